@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
 from wsmux.cli.main import USAGE, guarded
-from wsmux.cli.terminal import emit, positive_int, seconds, show, tqdm_class
+from wsmux.cli.terminal import emit, positive_int, seconds, show, talk, tqdm_class
+from wsmux.runtime import clock
 
 from . import environment
 from .peer import Peer
@@ -45,7 +47,8 @@ def parser() -> argparse.ArgumentParser:
     add("--repetitions", type=positive_int, help=text)
     text = f"a measurement takes, by default {USUAL[1]}, or {ALL_SECONDS} with --all, or "
     add("--seconds", type=seconds, help=f"{text}{SPARK[1]:g} with --spark")
-    add("--quick", action="store_true", help=f"{QUICK[0]} times {QUICK[1]} s")
+    text = f"{QUICK[0]} times {QUICK[1]} s; with --spark what is near, in a minute and a half"
+    add("--quick", action="store_true", help=text)
     add("--peers", type=_names, help="variants to measure, comma-separated")
     text = "further wires to measure: js-ws, yamux, bymux, comma-separated"
     add("--protocol", type=_names, action="extend", metavar="PROTOCOLS", help=text)
@@ -82,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """Measure, print, judge."""
     planned = orders(args)
+    talk(f"{_total(planned)} figures are to be taken{_limits(planned)}")
     described = environment.describe([peer for order in planned for peer in order.peers])
     passes = _measure(planned)
     verdicts = judge(passes)
@@ -111,7 +115,36 @@ def _peers(run: Pass) -> list[Peer]:
 
 
 def _measure(planned: Sequence[Order]) -> list[Pass]:
-    bar_class = tqdm_class()
-    total = sum(map(count_steps, planned))
+    bar_class, total = tqdm_class(), _total(planned)
     with bar_class(total=total, unit=" figures") if bar_class else nullcontext() as bar:
-        return [run_pass(order, bar.update if bar else id) for order in planned]
+        progress = (lambda told: bar.update(1)) if bar else Progress(total).tell
+        return [run_pass(order, progress) for order in planned]
+
+
+def _limits(planned: Sequence[Order]) -> str:
+    limits = [order.within for order in planned if order.within < math.inf]
+    return f", within {sum(limits):g} s" if limits else ""
+
+
+def _total(planned: Sequence[Order]) -> int:
+    return sum(map(count_steps, planned))
+
+
+class Progress:
+    """Tell on stderr what was taken, a line a second at most, where no bar is shown.
+
+    Args:
+        total: how many figures there will be.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._done, self._total = 0, total
+        self._next = -math.inf
+
+    def tell(self, what: str) -> None:
+        """Tell of another figure."""
+        self._done += 1
+        now = clock.monotonic()
+        if now >= self._next or self._done == self._total:
+            self._next = now + 1.0
+            talk(f"{self._done} of {self._total}: {what}")

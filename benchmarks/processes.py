@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import subprocess
@@ -75,8 +76,12 @@ class Worker:
             self.told = self._answer(LATENESS)
             stack.pop_all()
 
-    def ask(self, lasting: float = 0.0, **question: Any) -> Any:
+    def ask(self, lasting: float = 0.0, within: float = math.inf, **question: Any) -> Any:
         """Return the answer to a question that is meant to take so many seconds.
+
+        Args:
+            lasting: the seconds. within: those that it may take, at most.
+            question: what is asked.
 
         Raises:
             CommandError: there is none, or it is an error. BrokenPipeError: it has ended.
@@ -84,7 +89,7 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
-        return self._answer(LATENESS + STRETCH * lasting)
+        return self._answer(min(within, LATENESS + STRETCH * lasting))
 
     def _answer(self, longest: float) -> Any:
         """Return what the next line tells, for which nothing else was written before."""
@@ -155,8 +160,12 @@ class Processes:
             self.close(at_once=True)
             raise
 
-    def measure(self, name: str, seconds: float) -> float:
+    def measure(self, name: str, seconds: float, within: float | None = None) -> float:
         """Return one figure.
+
+        Args:
+            name: of the measure.
+            seconds: what it is meant to take. within: what it may take, at most.
 
         Raises:
             MeasurementFailed: there is none; the next one is taken by new processes.
@@ -166,7 +175,8 @@ class Processes:
                 raise CommandError(self._broken)
             if not self._running:
                 self._begin()
-            return float(self._running[-1].ask(seconds, measure=name, seconds=seconds))
+            most = math.inf if within is None else within
+            return float(self._running[-1].ask(seconds, most, measure=name, seconds=seconds))
         except (CommandError, BrokenPipeError) as error:
             self.close(at_once=True)
             raise MeasurementFailed(str(error)) from None

@@ -71,7 +71,8 @@ def pass_table(run: Pass, peers: Sequence[Peer]) -> Table:
                 cells.append(f"{figures['ratio']:.2f}" if figures and figures["ratios"] else "-")
         rows.append(cells)
     where = "each process on a core of its own" if run.pinned else "processes not pinned"
-    repetitions = max(len(values) for row in run.figures.values() for values in row.values())
+    counts = [len(values) for row in run.figures.values() for values in row.values()]
+    repetitions = max(counts, default=0)
     notes = [f"{peer.name}: {peer.about}" for peer in peers]
     notes += [f"failed: {failure}" for failure in run.failures]
     return Table(f"{run.kind}; {where}; {repetitions} repetitions", columns, rows, notes)
@@ -82,12 +83,13 @@ def _cell(figures: dict[str, Any] | None) -> str:
         return "-"
     if figures["median"] is None:
         return "failed"
-    middle, low, high = (_short(figures[name]) for name in ("median", "min", "max"))
+    middle, low, high = (short(figures[name]) for name in ("median", "min", "max"))
     failed = figures["values"].count(None)
     return f"{middle} ({low}-{high}){f', {failed} failed' if failed else ''}"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """Return a figure for people."""
     return f"{value:,.1f}".removesuffix(".0") if abs(value) < 10 else f"{value:,.0f}"
 
 

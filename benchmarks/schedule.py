@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from wsmux.cli.terminal import CommandError, talk
+from wsmux.runtime.deadline import Deadline
 
 from .environment import cores, missing_module
 from .measures import EVERY_MEASURE, MEASURES_OF
 from .peer import Peer
 from .peers import find_peers
 from .processes import Processes
-from .results import Figures, Pass
+from .results import Figures, Pass, short
 
 # Repetitions, and seconds that a measurement takes, usually and with --quick.
 USUAL, QUICK = (7, 0.4), (3, 0.1)
 SPARK, SPARK_QUICK = (5, 1.0), (3, 0.25)
+
+# Seconds that all figures of Spark may take with --quick, whatever else the machine does: with the
+# end of its processes, less than a minute and a half.
+QUICK_WITHIN = 75.0
 
 # With ``--all``, so that it takes half an hour on two idle cores with every library.
 ALL_SECONDS = 0.3
@@ -39,6 +45,8 @@ class Order(NamedTuple):
     pinned: bool
     repetitions: int
     seconds: float
+    within: float = math.inf
+    """Seconds for all of it; what is not taken by then is left out."""
 
 
 def orders(args: argparse.Namespace) -> list[Order]:
@@ -58,8 +66,10 @@ def orders(args: argparse.Namespace) -> list[Order]:
     usual, quick = (SPARK, SPARK_QUICK) if args.spark else (USUAL, QUICK)
     repetitions, seconds = quick if args.quick else usual
     seconds = ALL_SECONDS if args.all and not args.quick else seconds
+    often, lasting = args.repetitions or repetitions, args.seconds or seconds
+    within = QUICK_WITHIN if args.spark and args.quick else math.inf
     return [
-        Order(peers, taken, pinned, args.repetitions or repetitions, args.seconds or seconds)
+        Order(peers, taken, pinned, often, lasting, within)
         for peers, measures in _chosen(args)
         for pinned in wanted
         if (taken := [m for m in measures if pinned is wanted[0] or not EVERY_MEASURE[m].heavy])
@@ -108,13 +118,22 @@ def _check(what: str, names: Sequence[str] | None, known: Iterable[str]) -> None
 
 
 def _measures(args: argparse.Namespace, kind: str) -> list[str]:
-    """Return the named ones; else all, without those that take long if not asked for all."""
-    wanted = []
+    """Return the named ones; else all, without those that take long if not asked for all.
+
+    Of those at several distances, one will do where it is to be quick, and what needs much comes
+    last.
+    """
+    wanted, groups = [], set[str]()
     for name, figure in MEASURES_OF[kind].items():
         named = bool({name, figure.group} & set(args.measures or ()))
+        if args.quick and not args.measures and figure.group in groups:
+            continue
+        groups |= {figure.group} - {""}
         if named if args.measures else args.all or not figure.heavy:
             missing = missing_module(sys.executable, figure.needs)
             wanted.append((name, named, missing and f"{missing} is not installed"))
+    if args.quick:
+        wanted.sort(key=lambda each: len(MEASURES_OF[kind][each[0]].needs))
     return _able(wanted)
 
 
@@ -176,36 +195,58 @@ def count_steps(order: Order) -> int:
     return sum(_repetitions(measure, order) * len(row) for measure, row in _rows(order).items())
 
 
-def run_pass(order: Order, progress: Callable[[int], object] = id) -> Pass:
+def run_pass(order: Order, progress: Callable[[str], object] = id) -> Pass:
     """Measure everything so many times, or fewer what takes long.
 
     The variants alternate within each measure of each repetition, so that what else the machine
     does meets them alike; who goes first rotates. The others' processes wait meanwhile. What fails
     has no figure, and says why.
+
+    Args:
+        order: what to measure.
+        progress: told of each figure when it is taken, in words.
     """
     figures, failures = _rows(order), list[str]()
+    deadline, left = Deadline(order.within), count_steps(order)
     with ExitStack() as stack:
         running = [stack.enter_context(Processes(peer, order.pinned)) for peer in order.peers]
-        for repetition in range(order.repetitions):
-            first = repetition % len(running)
-            for measure, row in figures.items():
-                if repetition >= _repetitions(measure, order):
-                    continue
-                for processes in (*running[first:], *running[:first]):
-                    name, value = processes.peer.name, None
-                    if name not in row:
-                        continue
-                    try:
-                        value = _measured(processes, measure, order.seconds)
-                    except CommandError as error:
-                        failures.append(f"{name}, {measure}, repetition {repetition + 1}: {error}")
-                    row[name].append(value)
-                    progress(1)
+        for processes, measure, repetition in _turns(order, running):
+            if deadline.expired():
+                break
+            name, value, told = processes.peer.name, None, "failed"
+            try:
+                value = _measured(processes, measure, order.seconds, deadline)
+                told = f"{short(value)} {EVERY_MEASURE[measure].unit}"
+            except CommandError as error:
+                if deadline.expired():
+                    break
+                failures.append(f"{name}, {measure}, repetition {repetition + 1}: {error}")
+            figures[measure][name].append(value)
+            progress(f"{name}, {measure}: {told}")
+            left -= 1
+    if left:
+        none = [each for each, row in figures.items() if not any(row.values())]
+        only = f"; there is none of {', '.join(none)}" if none else ""
+        failures.append(f"{left} figures are left out: {order.within:g} s were over{only}")
+        taken = {each: {n: row[n] for n in row if row[n]} for each, row in figures.items()}
+        figures = {each: row for each, row in taken.items() if row}
     return Pass(order.pinned, figures, tuple(failures), order.peers[0].kind)
 
 
-def _measured(processes: Processes, measure: str, seconds: float) -> float:
+def _turns(order: Order, running: list[Processes]) -> Iterator[tuple[Processes, str, int]]:
+    """Yield what is measured, of whom, and the how-manieth time, in order."""
+    rows = _rows(order)
+    for repetition in range(order.repetitions):
+        first = repetition % len(running)
+        for measure, row in rows.items():
+            if repetition < _repetitions(measure, order):
+                for processes in (*running[first:], *running[:first]):
+                    if processes.peer.name in row:
+                        yield processes, measure, repetition
+
+
+def _measured(processes: Processes, measure: str, seconds: float, deadline: Deadline) -> float:
     if not EVERY_MEASURE[measure].fresh:
-        return processes.measure(measure, seconds)
+        return processes.measure(measure, seconds, deadline.remaining())
     with Processes(processes.peer, processes.pinned) as fresh:
-        return fresh.measure(measure, seconds)
+        return fresh.measure(measure, seconds, deadline.remaining())

@@ -12,7 +12,13 @@ from wsmux.runtime import logs
 from .helpers.carriers import WsgiServers
 from .helpers.certificates import Certificates
 
-pytest_plugins = ["tests.helpers.connections", "tests.helpers.fixtures", "tests.helpers.guards"]
+pytest_plugins = [
+    "tests.helpers.bytecode",
+    "tests.helpers.connections",
+    "tests.helpers.examples",
+    "tests.helpers.fixtures",
+    "tests.helpers.guards",
+]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

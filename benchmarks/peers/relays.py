@@ -101,7 +101,7 @@ PEERS: list[Peer] = [
     ),
     Relay(
         "relay-redis",
-        "the same with queues in Redis, which twins that are connected do without",
+        "the same with queues in Redis, where each message stays until its twin has read it",
         base="relay",
         leaves_out=("trip", "call", "idle-twin", "flood"),
         redis=True,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wsmux.cli.terminal import missing
-from wsmux.spark import DirectoryDatasets, DirectoryTopics
+from wsmux.spark import DeltaDatasets, DirectoryTopics
 
 from .check import DELAYS, DISTANCES, Groups, groups_of
 
@@ -60,7 +60,7 @@ def fill(directory: Path, limit: int | None) -> int:
     table = _flights(data_directory(), limit)
     size = -(-table.num_rows // PARTS)
     parts = [table.slice(start, size) for start in range(0, table.num_rows, size)]
-    datasets = DirectoryDatasets(directory)
+    datasets = DeltaDatasets(directory)
     begun = datasets.begin("flights", "create", table.schema)
     datasets.commit(begun.txn, _staged(datasets, begun.txn, parts))
     topics = DirectoryTopics(directory)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from benchmarks import command, environment
-from benchmarks.command import SCHEMA
+from benchmarks import command, environment, schedule
+from benchmarks.command import SCHEMA, Progress
+from benchmarks.measures import SPARK_MEASURES
 from benchmarks.results import Figures, Pass
 from wsmux.cli.terminal import CommandError
+from wsmux.rpc.testing import Clock
 
 ENVIRONMENT = {
     "machine": {"cpu": "a CPU", "cores": 2, "architecture": "x86_64", "memory_gib": 8},
@@ -94,3 +97,48 @@ def test_all_has_calls_and_relays(option: str) -> None:
     with pytest.raises(CommandError, match="--all measures calls and relays, too") as caught:
         bench("--all", option)
     assert caught.value.status == USAGE
+
+
+# Progress, and what is quick
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    made = Clock()
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_what_was_taken_is_told_once_a_second(
+    capsys: pytest.CaptureFixture[str], clock: Clock
+) -> None:
+    progress = Progress(5)
+    for figure in range(4):
+        progress.tell(f"upload {figure}")
+        clock.advance(0.6)
+    progress.tell("the last")
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["1 of 5: upload 0", "3 of 5: upload 2", "5 of 5: the last"]
+
+
+def test_how_much_is_to_come_is_told_first(capsys: pytest.CaptureFixture[str], find: Find) -> None:
+    find()
+    bench()
+    assert capsys.readouterr().err.splitlines()[0] == "0 figures are to be taken"
+
+
+def test_spark_is_quick_in_a_minute_and_a_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One distance of each, first those that need no session; whatever else the machine does."""
+    monkeypatch.setattr(schedule, "missing_module", lambda python, names: None)
+    (quick,) = schedule.orders(command.parser().parse_args(["--spark", "--quick"]))
+    (usual,) = schedule.orders(command.parser().parse_args(["--spark"]))
+    assert (quick.within, usual.within) == (75.0, math.inf)
+    groups = [SPARK_MEASURES[name].group for name in quick.measures]
+    assert sorted(groups) == sorted({SPARK_MEASURES[name].group for name in usual.measures})
+    needs = [len(SPARK_MEASURES[name].needs) for name in quick.measures]
+    assert needs == sorted(needs)
+    named = schedule.orders(
+        command.parser().parse_args(["--spark", "--quick", "--measures", "sync"])
+    )
+    assert named[0].measures == ["sync-0ms", "sync-1ms", "sync-5ms"]

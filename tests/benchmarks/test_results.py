@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
@@ -14,6 +15,7 @@ from benchmarks.processes import MeasurementFailed
 from benchmarks.results import Pass, pass_as_json, pass_table
 from benchmarks.schedule import Order, count_steps, run_pass
 from benchmarks.targets import TARGETS, judge
+from wsmux.rpc.testing import Clock
 
 
 def test_an_upper_limit_is_missed_from_above() -> None:
@@ -39,7 +41,7 @@ class Scripted:
     def __init__(self, peer: Peer, pinned: bool) -> None:
         self.peer, self.pinned = peer, pinned
 
-    def measure(self, name: str, seconds: float) -> float:
+    def measure(self, name: str, seconds: float, within: float | None = None) -> float:
         value = self.answers[self.peer.name].pop(0)
         if value is None:
             raise MeasurementFailed("it stalled")
@@ -133,7 +135,51 @@ def test_every_target_of_streams_can_be_measured() -> None:
 def test_what_takes_long_is_taken_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
     Scripted.answers = {"sound": [1.0] * 5, "flawed": [1.0] * 5}
     monkeypatch.setattr(schedule, "Processes", Scripted)
-    order, steps = Order([SOUND, FLAWED], ["ping-1k-1000"], False, 5, 1), list[int]()
+    order, steps = Order([SOUND, FLAWED], ["ping-1k-1000"], False, 5, 1), list[str]()
     done = run_pass(order, steps.append)
     assert [len(values) for values in done.figures["ping-1k-1000"].values()] == [3, 3]
     assert len(steps) == count_steps(order) == 6
+    assert steps[0] == "sound, ping-1k-1000: 1 /s"
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    made = Clock()
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_what_is_not_taken_in_time_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """The time is over within the fourth figure, which is none then."""
+
+    class Slow(Scripted):
+        def measure(self, name: str, seconds: float, within: float | None = None) -> float:
+            told.append(within)
+            if len(told) == 4:
+                clock.advance(10)
+                raise MeasurementFailed("no answer in 10 s")
+            return 1.0
+
+    told: list[float | None] = []
+    monkeypatch.setattr(schedule, "Processes", Slow)
+    done = run_pass(Order([SOUND, FLAWED], ["upload", "download"], False, 2, 1, 10.0))
+    assert told == [pytest.approx(10.0)] * 4
+    assert done.figures == {
+        "upload": {"sound": [1.0], "flawed": [1.0]},
+        "download": {"sound": [1.0]},
+    }
+    assert done.failures == ("5 figures are left out: 10 s were over",)
+    assert "5 figures are left out" in str(pass_table(done, [SOUND, FLAWED]))
+
+
+def test_figures_of_which_there_is_none_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "Processes", Scripted)
+    done = run_pass(Order([SOUND], ["upload", "download"], False, 1, 1, 0.0))
+    assert done.figures == {}
+    text = "2 figures are left out: 0 s were over; there is none of upload, download"
+    assert done.failures == (text,)
+    assert text in str(pass_table(done, []))
+    assert pass_as_json(done, [])["failures"] == [text]

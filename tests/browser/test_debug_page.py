@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux.diagnostics.status import document
+from wsmux import rpc
+from wsmux.diagnostics.status import SESSION_TOTALS, document
 from wsmux.flask import debug_page
 
 from ..helpers.browser.chromium import HEADLESS, browser, opened
 from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.programs import needs
+from ..helpers.rpc.four_kinds import Held, begun
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import TOKEN, shown
 
@@ -117,6 +119,37 @@ def test_a_stalled_stream_is_shown_as_stalled(browse: Browse) -> None:
     assert "stalled" not in streams[str(quiet.near.id)]["text"]
 
 
+def test_a_session_is_shown_with_what_it_holds(browse: Browse) -> None:
+    held = Held()
+    with (
+        rpc.serve([held.service], workers=1) as server,
+        rpc.connect(server.url, client_id="<b>web-7</b>") as client,
+    ):
+        upload, waits = begun(client, rpc.Kind.UPLOAD), begun(client, rpc.Kind.STREAM)
+        assert held.part is not None  # its handler runs
+        upload.write("x" * 20_000)  # type: ignore[union-attr]
+        wait_for(lambda: server.list_sessions()[0].unread_messages == 1)
+        with shown(server, client) as url:
+            document = browse(url)
+        secret = server.list_sessions()[0].session_id
+        for each in (waits, upload):
+            each.cancel()
+        held.go.set()
+    seen = Seen(document)
+    here, there = seen.of("session")
+    for each in (here, there):
+        assert "<b>web-7</b>" in each["text"]
+        assert "connected, " in each["text"]
+    assert "calls SERVER" in here["text"]
+    assert "served by SERVER" in there["text"]
+    facts = " ".join(there["text"].split())
+    assert "open calls 2 running handlers 1 calls without a worker 1" in facts
+    assert "not read 1 message, 20 KiB" in facts
+    assert not seen.of("connection")
+    assert "No connection is open in this process." not in seen.texts
+    assert secret not in document
+
+
 def test_what_a_client_asked_for_stays_text(browse: Browse) -> None:
     path = "/<script>document.title='taken'</script><img src=x>"
     with (
@@ -153,6 +186,7 @@ return {
   scrolls: document.documentElement.scrollWidth > document.documentElement.clientWidth,
   wide: wide.map((each) => each.tagName + "." + each.className + ": " + each.textContent),
   streams: document.querySelectorAll("details.stream").length,
+  sessions: document.querySelectorAll("details.session").length,
 };
 """
 
@@ -172,6 +206,10 @@ def lengthened(*given: Any) -> dict[str, Any]:
             stream["id"] = str(2**62 - 1 - int(stream["id"]))
             stream |= {"stalled": 5940.0, "reader": long, "writer": long, "writing": "closed"}
             stream |= {"bytes_sent": 2**52, "bytes_received": 2**52, "credit": 2**32 - 1}
+    for session in seen["sessions"]:
+        session |= {"client_id": "c" * 200, "server_id": "s" * 200, "ends_in": 5940.0, "age": 1e9}
+        session |= {"state": "waiting_for_reconnect", "state_age": 5940.0, "connections": 10**6}
+        session |= dict.fromkeys(SESSION_TOTALS, 2**52)
     return seen
 
 
@@ -187,10 +225,17 @@ def test_the_page_does_not_scroll_sideways(
 ) -> None:
     monkeypatch.setattr(debug_page, "document", lengthened)
     client, server = wsmux.pair()
-    with client, server:
+    with (
+        client,
+        server,
+        rpc.serve([rpc.Service("test")]) as river,
+        rpc.connect(river.url) as caller,
+    ):
+        caller.wait_connected(PATIENCE)
         pairs = [open_pair(client, server) for _ in range(5)]
-        with shown(server) as url, opened(devtools, "about:blank") as page:
+        with shown(server, caller) as url, opened(devtools, "about:blank") as page:
             page.resize(width, 740)
             page.load(url.replace("://", f"://anybody:{TOKEN}@"))
             seen = page.run(SCROLLED)
-    assert seen == {"width": width, "scrolls": False, "wide": [], "streams": len(pairs)}
+    assert (seen.pop("streams"), seen.pop("sessions")) == (len(pairs), 1)
+    assert seen == {"width": width, "scrolls": False, "wide": []}

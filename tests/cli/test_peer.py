@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from wsmux.bus import FileTwins, serve_relay
 from wsmux.bus.twins.records import twin_record
 
-from ..helpers.bus.people import person, table_of
+from ..helpers.bus.people import DOMAIN, person, table_of
 from ..helpers.commands import run, running
 
-ALICE = person(1)
+ALICE, BOB = person(1), person(3)
 
 SECRET = f"0x{1:064x}"
 
@@ -47,9 +50,12 @@ def test_it_is_json_on_demand(twins: str) -> None:
         assert json.loads(line) == {"twin": 1, "relays": ["ws://localhost:9"]}
 
 
-def test_files_of_others_go_where_it_is_told(twins: str, secret: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [("-u", "--upload-dir"), ("-u",), ("--uploads",)])
+def test_files_of_others_go_where_it_is_told(
+    twins: str, secret: str, tmp_path: Path, options: tuple[str, ...]
+) -> None:
     wanted = ("--mnemonic-file", secret, "-k", "ed25519", "--twins", twins, *NOWHERE)
-    with running("peer", *wanted, "-u", "--upload-dir", str(tmp_path / "files")) as line:
+    with running("peer", *wanted, *options, str(tmp_path / "files")) as line:
         assert line == "1"
     assert (tmp_path / "files").is_dir()
 
@@ -88,8 +94,68 @@ def test_an_unknown_twin_is_told(twins: str) -> None:
     assert "no twin has the account" in result.stderr.decode()
 
 
+def test_a_wrong_key_type_is_told(twins: str) -> None:
+    result = run("peer", "-m", SECRET, "--twins", twins, *NOWHERE)
+    assert result.returncode == 1
+    assert "give that type (-k ed25519)" in result.stderr.decode()
+
+
 def test_what_is_not_installed_is_named(twins: str) -> None:
     given = ("-m", SECRET, "-k", "ed25519", "--twins", twins, *NOWHERE)
     result = run("peer", *given, without=("redis",))
     assert result.returncode == 2
     assert "pip install 'wsmux-streams[bus]'" in result.stderr.decode()
+
+
+# Echoes
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """Serve a relay; return the options that two twins of it share."""
+    path = tmp_path / "both.json"
+    records = [twin_record(twin) for twin in table_of(ALICE, BOB).twins.values()]
+    path.write_text(json.dumps(records))
+    with serve_relay([DOMAIN], FileTwins(path)) as relay:
+        yield "--twins", str(path), "-k", "ed25519", "--relay", relay.url
+
+
+def test_echoes_show_that_two_twins_reach_each_other(network: tuple[str, ...]) -> None:
+    with running("peer", "echo", "--seed", f"0x{3:064x}", *network) as line:
+        assert line == "3"
+        asking = ("peer", "echo", "--to", "3", "--seed", SECRET, *network)
+        done = run(*asking, "--count", "3", "--size", "7")
+        assert done.returncode == 0
+        assert re.fullmatch(rb"3 of 3 echoes from 3, median [0-9.]+ ms\n", done.stdout)
+        assert done.stderr.count(b"3: 7 bytes in ") == 3
+        told = json.loads(run(*asking, "--count", "1", "--json").stdout)
+        assert told["to"] == "3"
+        assert [each > 0 for each in told["milliseconds"]] == [True]
+
+
+def test_echoes_that_fail_say_why(network: tuple[str, ...]) -> None:
+    asking = ("peer", "echo", "--seed", SECRET, *network, "--count", "1")
+    done = run(*asking, "--to", "9")
+    assert (done.returncode, done.stdout) == (1, b"0 of 1 echoes from 9\n")
+    assert b"unknown twin id '9'" in done.stderr
+    done = run(*asking, "--to", "3", "--timeout", "0.5", "--json")  # which is not connected
+    assert (done.returncode, json.loads(done.stdout)["milliseconds"]) == (1, [None])
+    assert b"timed out waiting for the answer to 'echo'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("echo", "--to", "x"), b"--to: expected an address"),
+        (("echo", "--to", "3", "--count", "0"), b"--count must be at least 1"),
+        (("--to", "3"), b"--to is for 'wsmux peer echo'"),
+        (("ping",), b"invalid choice: 'ping'"),
+    ],
+)
+def test_echoes_are_asked_for_rightly(
+    twins: str, secret: str, options: tuple[str, ...], text: bytes
+) -> None:
+    wanted = ("--mnemonic-file", secret, "-k", "ed25519", "--twins", twins)
+    done = run("peer", *options, *wanted, "--relay", "ws://localhost:9")
+    assert done.returncode == 2
+    assert text in done.stderr

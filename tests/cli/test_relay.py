@@ -10,10 +10,24 @@ from pathlib import Path
 import pytest
 
 from wsmux.bus.session.link import dial
+from wsmux.bus.twins import sources
 from wsmux.bus.twins.records import twin_record
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.tokens import make_token
-from wsmux.cli.relay import add_arguments, host_and_port, limit, route
+from wsmux.cli.addresses import host_and_port
+from wsmux.cli.relay import (
+    CACHE_LIFE,
+    add_arguments,
+    cache_life,
+    connections,
+    limit,
+    owned_name,
+    owners,
+    publishers,
+    retention,
+    route,
+    topic,
+)
 from wsmux.cli.terminal import CommandError
 from wsmux.runtime.deadline import Deadline
 
@@ -78,25 +92,70 @@ def test_other_routes_are_refused(text: str) -> None:
         route(text)
 
 
+def test_names_have_an_owner() -> None:
+    assert owned_name("billing=12") == ("billing", 12)
+
+
+@pytest.mark.parametrize("text", ["", "billing", "=12", "billing=", "billing=x", "billing=0"])
+def test_other_names_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="NAME=TWIN"):
+        owned_name(text)
+
+
 def test_the_options_of_the_known_relay_work() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    text = "-l [::]:1 -m a -m b -r redis://x -s ws://x -p 5 --limit 10 1000"
+    text = "-l [::]:1 -m a -m b -r redis://x -s ws://x -p 5 --limit 10 1000 -w 2 -u 3"
+    text += " --catchup-threshold 600"
     args = parser.parse_args(text.split())
     assert (args.listen, args.domain, args.redis) == (("::", 1), ["a", "b"], "redis://x")
     assert (args.substrate, args.ranker_period, args.limit) == (["ws://x"], 5, ["10", "1000"])
+    assert (args.workers, args.user_per_worker, args.catchup_threshold) == (2, 3, 600)
     assert parser.parse_args(["--ranker_period", "5"]).ranker_period == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("--max-connections 7", 7),
+        ("-w 2 -u 3", 6),
+        ("--workers 2", 2000),
+        ("--user-per-worker 3", 1500),
+    ],
+)
+def test_users_are_the_product_of_workers_and_theirs(text: str, expected: int | None) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert connections(parser.parse_args(text.split())) == expected
+
+
+@pytest.mark.parametrize(
+    ("threshold", "life"), [(None, 300.0), (600, 300.0), (50, 300.0), (10, 60.0), (0, 0.0)]
+)
+def test_a_cached_twin_is_no_more_blocks_behind(threshold: int | None, life: float) -> None:
+    assert cache_life(threshold) == life
+    assert CACHE_LIFE == sources.CACHE_LIFE
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--twins", "TWINS", "-w", "0"], b"at least 1"),
+        (["--twins", "TWINS", "-u", "0"], b"at least 1"),
+        (["--twins", "TWINS", "--catchup-threshold", "-1"], b"catchup-threshold"),
+        (["--twins", "TWINS", "-w", "5", "--max-connections", "9"], b"give it or them"),
         ([], b"give --twins or --substrate"),
         (["--twins", "TWINS", "--limit", "5"], b"a count and a size above 0"),
         (["--twins", "TWINS", "--domain", "a b"], b"expected the domain of a relay"),
         (["--twins", "ftp://x"], b"expected a file, http"),
         (["--twins", "TWINS", "--redis", "x"], b"redis"),
         (["--twins", "TWINS", "--route", "a_b=http://x/"], b"expected the domain of a relay"),
+        (["--twins", "TWINS", "--topic", "a b=1"], b"expected the name of a topic"),
+        (["--twins", "TWINS", "--topic-retention", "0", "0", "0"], b"expected a retention of"),
+        (["--twins", "TWINS", "--topic-retention", "1", "x", "1"], b"takes messages, bytes and"),
+        (["--twins", "TWINS", "--name", "5=12"], b"expected a name"),
+        (["--twins", "TWINS", "--name", "a=1", "--name", "a=2"], b"for twin 1 and for 2"),
         (["--twins", "TWINS", "--keyfile", "x"], b"--keyfile needs --certfile"),
     ],
 )
@@ -123,6 +182,34 @@ def test_a_port_that_is_taken_is_told(twins: str) -> None:
 
 
 # Serving
+
+
+def test_the_retention_of_topics_has_three_numbers() -> None:
+    assert retention(["10", "5000000", "0.5"]) == (10, 5_000_000, 0.5)
+
+
+def test_topics_name_who_may_publish() -> None:
+    assert topic("orders=12,13") == ("orders", [12, 13])
+
+
+def test_a_topic_that_is_given_again_has_the_twins_of_all() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    text = "--topic orders=12 --topic news=1 --topic orders=13,14"
+    args = parser.parse_args(text.split())
+    assert publishers(args.topic) == {"orders": [12, 13, 14], "news": [1]}
+
+
+def test_a_name_has_one_owner() -> None:
+    assert owners([("billing", 12), ("stock", 13), ("billing", 12)]) == {"billing": 12, "stock": 13}
+    with pytest.raises(CommandError, match="keeps 'billing' for twin 12 and for 13"):
+        owners([("billing", 12), ("billing", 13)])
+
+
+@pytest.mark.parametrize("text", ["orders", "orders=", "=1", "orders=a", "orders=1,", "orders=-1"])
+def test_other_topics_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="TOPIC=TWIN"):
+        topic(text)
 
 
 @pytest.mark.parametrize(

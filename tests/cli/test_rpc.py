@@ -26,6 +26,7 @@ from wsmux.cli import rpc_json, rpc_schema
 from wsmux.cli.files import deliver
 from wsmux.cli.main import main, parser
 from wsmux.cli.rpc_json import json_text, parse_json
+from wsmux.config import MIB
 from wsmux.rpc.codegen import formatting
 from wsmux.rpc.codegen.generator import generate
 from wsmux.rpc.schema.document import serialize
@@ -114,10 +115,14 @@ def gate() -> Iterator[Gate]:
     gate.opened.set()
 
 
+# Requests that a handler of the server may leave unread; as many lines fit in a pipe.
+UNREAD = 10_000
+
+
 @pytest.fixture
 def url(gate: Gate) -> Iterator[str]:
     # Whoever vanishes without a word is missed long after the test has failed.
-    options = rpc.Options(session_disconnect_grace=600.0)
+    options = rpc.Options(session_disconnect_grace=600.0, unread_messages=UNREAD)
     with rpc.serve(services(gate), options=options, serve_schema=True) as server:
         yield server.url
 
@@ -267,16 +272,20 @@ def test_a_stream_answers_before_stdin_ends(url: str) -> None:
     process.stdout.close()
 
 
-def test_a_stream_reads_while_it_writes(url: str, run: Run) -> None:
-    # More than may be unread at either end.
-    text = "".join(f"{number}\n" for number in range(rpc.Options().unread_messages + 1000))
-    assert run("call", url, "test.echo", "--kind", "stream", stdin=text) == (0, text, "")
+def test_a_stream_reads_while_it_writes(run: Run, gate: Gate) -> None:
+    # More than may be unread at the client; the server's handler may be as slow as it likes.
+    text = "".join(f"{number}\n" for number in range(UNREAD + 1000))
+    text += f'"{"x" * MIB}"\n' * (rpc.Options().unread_bytes // MIB + 8)
+    with rpc.serve(services(gate), options=rpc.Options(unread_bytes=256 * MIB)) as server:
+        done = run("call", server.url, "test.echo", "--kind", "stream", stdin=text)
+    assert done == (0, text, "")
 
 
 def test_a_stream_whose_requests_nobody_reads_ends(url: str, run: Run) -> None:
-    with open_pipe("1\n" * (rpc.Options().unread_messages + 1)) as stdin:
+    with open_pipe("1\n" * (UNREAD + 1)) as stdin:
         done = run("call", url, "test.deaf", "--kind", "stream", stdin=stdin)
-    assert done == (1, "", "CANCEL: reader fell behind\n")
+    behind = f"reader fell behind: Options.unread_messages is {UNREAD}"
+    assert done == (1, "", f"CANCEL: {behind}\n")
 
 
 def test_a_stream_goes_on_sending_when_the_server_has_ended_its_half(

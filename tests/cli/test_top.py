@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 import wsmux
+from wsmux import rpc
 from wsmux.cli import top
 from wsmux.cli.main import main
 from wsmux.cli.tokens import VARIABLE
 from wsmux.diagnostics import status_socket
-from wsmux.diagnostics.status import document
+from wsmux.diagnostics.status import SESSION_FIELDS, document
 
 from ..helpers.broken_setups import answering as saying
 from ..helpers.certificates import Certificates
@@ -29,6 +30,7 @@ from ..helpers.commands import PATIENCE, command, run
 from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.proxies import playing
+from ..helpers.rpc.four_kinds import Held, begun
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import TOKEN, shown
 
@@ -99,6 +101,37 @@ def test_a_look_shows_connections_and_what_is_stalled(
     assert "256 KiB" in row
     assert note.startswith(f"{connection.name}: {size} bytes lie unread on stream 0")
     assert "\x1b" not in out
+
+
+def test_a_look_shows_sessions_below(
+    capsys: pytest.CaptureFixture[str], stalled: tuple[wsmux.Connection, int]
+) -> None:
+    held = Held()
+    quiet = rpc.Options(heartbeat_interval=PATIENCE)  # heartbeats are to be acknowledged, too
+    with (
+        rpc.serve([held.service], options=quiet) as server,
+        rpc.connect(server.url, client_id="web-7") as client,
+        shown(stalled[0], server) as url,
+    ):
+        upload = begun(client, rpc.Kind.UPLOAD)
+        assert held.part is not None  # its handler runs
+        upload.write("x" * 20_000)  # type: ignore[union-attr]
+        wait_for(lambda: server.list_sessions()[0].unread_messages == 1)
+        wait_for(lambda: server.list_sessions()[0].unacknowledged_messages == 0)
+        secret = server.list_sessions()[0].session_id
+        status, out, err = told(capsys, "--once", url)
+        upload.cancel()
+        held.go.set()
+    assert (status, err) == (0, "")
+    *_, note, empty, title, columns, row = out.splitlines()
+    assert note.startswith(stalled[0].name)
+    assert empty == ""
+    assert title == "1 sessions, 1 connected, 1 calls, 1 handlers"
+    assert columns.split() == " ".join(top.SESSION_COLUMNS).split()
+    cells = [cell.strip() for cell in row.split("  ") if cell]
+    assert cells[:3] == ["web-7", "server", "connected"]
+    assert (cells[4], cells[6:]) == ("-", ["0", "1", "1", "0", "-", "1 (20 KiB)"])
+    assert secret not in out
 
 
 def test_a_look_comes_as_json_too(
@@ -259,7 +292,14 @@ def good_document() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("connections", 5), ("connections", [{}]), ("totals", None), ("process", 1e999)],
+    [
+        ("connections", 5),
+        ("connections", [{}]),
+        ("totals", None),
+        ("process", 1e999),
+        ("sessions", 5),
+        ("sessions", [{}]),
+    ],
 )
 def test_numbers_that_are_none_are_no_traceback(
     capsys: pytest.CaptureFixture[str], name: str, value: object
@@ -296,6 +336,50 @@ def test_many_notes_and_hidden_connections_are_counted(
     assert out.count("something stands still") == top.MAX_NOTES
     assert out.endswith("3 more\n")
     assert "7 more connections" in out
+
+
+def with_sessions(**fields: Any) -> dict[str, Any]:
+    """Return a document with one session."""
+    document = good_document()
+    numbers = dict.fromkeys(SESSION_FIELDS, 0) | {"client_id": "c", "role": "client"}
+    return document | {"sessions": [numbers | {"state": "connected", "ends_in": None} | fields]}
+
+
+def test_a_session_without_a_connection_tells_how_long_it_waits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    waits = {"state": "waiting_for_reconnect", "state_age": 12.25, "ends_in": 47.75}
+    told_by = with_sessions(**waits, age=7200.0, connections=3, unacknowledged_messages=2)
+    with answering(200, json.dumps(told_by | {"sessions_left_out": 7}).encode()) as url:
+        _, out, _ = told(capsys, "--once", url)
+    title, _, row, more = out.splitlines()[-4:]
+    assert title.startswith("8 sessions, ")
+    cells = [cell.strip() for cell in row.split("  ") if cell]
+    assert cells[2:7] == ["waiting for reconnect", "12.2 s", "47.8 s", "2 h", "2"]
+    assert "2 (0 B)" in cells
+    assert more == "7 more sessions"
+
+
+def test_what_a_session_says_cannot_draw_on_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told_by = with_sessions(client_id="\x1b[2Jhello\n" * 100, state="\x1b[2J", role="\x07")
+    with answering(200, json.dumps(told_by).encode()) as url:
+        code, out, _ = told(capsys, "--once", url)
+    assert code == 0
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+def test_a_document_of_an_earlier_version_has_no_sessions(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = ("sessions", "sessions_left_out", "session_totals")
+    told_by = {name: value for name, value in good_document().items() if name not in names}
+    with answering(200, json.dumps(told_by).encode()) as url:
+        code, out, _ = told(capsys, "--once", url)
+    assert code == 0
+    assert "sessions" not in out
 
 
 def test_a_server_that_is_not_there_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,6 +423,14 @@ def test_what_is_not_http_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         code, _, err = told(capsys, "--once", f"http://127.0.0.1:{port}/")
     assert code == 2
     assert "does not speak HTTP" in err
+
+
+@pytest.mark.parametrize(
+    ("passed", "text"),
+    [(0, "0.0 s"), (99.9, "99.9 s"), (120, "2 min"), (7200, "2 h"), (1e6, "278 h")],
+)
+def test_times_are_short(passed: float, text: str) -> None:
+    assert top._time(passed) == text
 
 
 @pytest.mark.parametrize(

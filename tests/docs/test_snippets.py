@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -14,23 +13,12 @@ from pathlib import Path
 import pytest
 
 from ..helpers.browser.chromium import browser, opened
+from ..helpers.doc_pages import ROOT, answers, blocks
 from ..helpers.ports import free_port
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
-ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
-BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
-
-
-def blocks(page: str, language: str) -> dict[str, str]:
-    """Return the blocks of a language by their titles."""
-    return {title: text for lang, title, text in BLOCK.findall(page) if lang == language}
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as trying:
-        return trying.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Tutorial:

@@ -8,7 +8,7 @@ import pytest
 
 import wsmux
 
-from .inside import multiplexer_of, record_of
+from .inside import half_of, multiplexer_of, record_of
 from .scripted import WAIT
 
 __all__ = ["Joined", "fill", "open_pair", "read_exactly", "write_on"]
@@ -40,8 +40,9 @@ def fill(stream: wsmux.Stream) -> int:
             stream.write(bytes(8 * WINDOW))
         written += error.value.bytes_written
         with multiplexer.mutex:
-            half = multiplexer.protocol._streams.get(record_of(stream).id)
-            answered = getattr(half, "answered", True)  # before that, only early bytes are gone
+            answered = getattr(
+                half_of(stream), "answered", True
+            )  # before that, only early bytes are gone
             if written and answered and not multiplexer.credit_locked(record_of(stream)):
                 break
     stream.timeout = WAIT

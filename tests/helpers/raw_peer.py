@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import wsmux
 
+from .inside import listener_of
 from .timeouts import WAIT
 
 __all__ = [
@@ -356,7 +357,7 @@ def _meet_server(config: wsmux.Config, buffers: int, protocol: str) -> Iterator[
 
     server = wsmux.serve(handle, config=config, protocols=[protocol])
     if buffers:  # an accepted socket inherits them
-        server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
+        listener_of(server).setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
     try:
         with raw_client(server.port, buffers, SUBPROTOCOLS[protocol]) as peer:
             connection = arrived.get(timeout=WAIT)

@@ -11,7 +11,6 @@ import hashlib
 import json
 import random
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 
 import wsmux
@@ -28,7 +27,7 @@ REPEAT = 65_537
 
 CHUNK = 64 * 1024
 
-_gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+_gates: dict[str, threading.Event] = {}
 
 
 def pattern(size: int, seed: int) -> bytes:
@@ -118,7 +117,8 @@ def _call_back(stream: wsmux.Stream) -> None:
 
 
 def _gate(stream: wsmux.Stream, number: int) -> threading.Event:
-    return _gates[f"{stream.connection.name} {number}"]
+    # Both sides may ask at once, and must get the same one.
+    return _gates.setdefault(f"{stream.connection.name} {number}", threading.Event())
 
 
 def _wait_for_go(stream: wsmux.Stream, gate: int) -> None:

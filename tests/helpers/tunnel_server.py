@@ -16,7 +16,15 @@ from wsmux.tunnel import Forwarder, TunnelServer
 from .scripted import WAIT
 from .waiting import wait_for
 
-__all__ = ["Echo", "connected", "forwarding", "listens", "receive_all", "served_by", "tunnels"]
+__all__ = [
+    "Echo",
+    "connected",
+    "forwarding",
+    "listens",
+    "receive_all",
+    "served_by",
+    "tunnels",
+]
 
 
 class Echo:

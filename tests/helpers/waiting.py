@@ -6,13 +6,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import wsmux
 from wsmux.endpoints.acceptor import Acceptor
 
 from .scripted import WAIT
 
-__all__ = ["polls", "threads_of", "wait_for", "wait_for_reader", "wait_for_writer"]
+__all__ = [
+    "polls",
+    "threads_of",
+    "wait_for",
+    "wait_for_reader",
+    "wait_for_value",
+    "wait_for_writer",
+]
+
+T = TypeVar("T")
 
 PAUSE = 0.001
 
@@ -22,6 +32,17 @@ def wait_for(condition: Callable[[], object], timeout: float = WAIT) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(PAUSE)
+
+
+def wait_for_value(value: Callable[[], T], wanted: T, timeout: float = WAIT) -> None:
+    """Return when ``value()`` is ``wanted``; fail after ``timeout`` seconds, and tell both.
+
+    Several conditions at once are a tuple of their values, of which one sees what was missing.
+    """
+    deadline = time.monotonic() + timeout
+    while (found := value()) != wanted:
+        assert time.monotonic() < deadline, f"{found} after {timeout:g} s, not {wanted}"
         time.sleep(PAUSE)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from flask import Flask
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-import wsmux
+from wsmux.diagnostics.status import Shown
 from wsmux.flask import debug_blueprint
 
 __all__ = ["TOKEN", "serving", "shown"]
@@ -49,11 +49,11 @@ def serving(
 
 @contextmanager
 def shown(
-    *connections: wsmux.Connection,
+    *connections: Shown,
     stalled_after: float = 1e-9,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Iterator[str]:
-    """Serve the page of these connections; yield its address."""
+    """Serve the page of these connections and of what has sessions; yield its address."""
     app = Flask("app")
     app.register_blueprint(debug_blueprint(connections, token=TOKEN, stalled_after=stalled_after))
     with serving(app, ssl_context, ImpatientHandler) as port:

@@ -18,6 +18,7 @@ from wsmux.rpc.session.session import SERVER_BUFFER
 from ..helpers.interop.link import MIB, WAIT
 from ..helpers.interop.peer_process import PeerError, PeerProcess, generate
 from ..helpers.interop.river_link import KINDS, QUIET, RiverLink, river_marks
+from ..helpers.traced import Traced
 from ..helpers.waiting import wait_for
 
 pytestmark = river_marks
@@ -108,17 +109,11 @@ def test_a_mebibyte_goes_there_and_back(river: RiverLink, value: Any) -> None:
 def test_the_span_of_a_call_is_the_parent_of_its_handler_s(
     river: RiverLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="needs opentelemetry-sdk")
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, provider = InMemorySpanExporter(), sdk.TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    traced = Traced()
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", traced.provider.get_tracer)
     assert river.rpc("test.same", 1) == 1
     assert river.rpc("test.same", 2, span=[3, 4]) == 2
-    [span] = exporter.get_finished_spans()
+    [span] = traced.spans()
     assert span.name == "river.server.test.same"
     assert span.parent is not None
     assert (span.parent.trace_id, span.parent.span_id) == (3, 4)
@@ -316,7 +311,7 @@ def test_a_call_that_the_client_cancels_is_cancelled_at_the_server(
     river: RiverLink, kind: str, name: str
 ) -> None:
     call = river.open(kind, name)
-    wait_for(lambda: river.calls == 1)
+    wait_for(lambda: len(river.gate.begun) == 1)
     river.peer.call("cancel", call=call)
     wait_for(lambda: river.calls == 0)
     river.gate.opened.set()
@@ -375,7 +370,7 @@ def test_a_client_that_is_not_wanted_is_refused(
 
     with RiverLink(river_peer, validate=validate) as river:
         assert refused(river, metadata={}) == f"{code}: not you"
-    assert {failure[2] for failure in river.failures} == {code}
+    wait_for(lambda: {failure[2] for failure in river.failures} == {code})
 
 
 def test_a_client_of_another_server_is_refused(river_peer: PeerProcess) -> None:
@@ -415,4 +410,4 @@ def test_a_client_that_comes_again_begins_anew(river: RiverLink) -> None:
     assert river.peer.call("report")["session"] != first
     assert river.sessions == 1
     assert QUIET.session_disconnect_grace > WAIT  # so it was the newcomer that ended the first
-    assert ("closed", first) in river.statuses
+    wait_for(lambda: ("closed", first) in river.statuses)

@@ -49,8 +49,8 @@ def cut_and_wait(river: RiverLink) -> dict[str, Any]:
     return before
 
 
-def began_anew(river: RiverLink, before: dict[str, Any], call: int, kind: str) -> bool:
-    """Tell whether the client works with a new session; the call of the old one must have ended.
+def assert_began_anew(river: RiverLink, before: dict[str, Any], call: int, kind: str) -> None:
+    """Check that the client works with a new session, and that the call of the old one has ended.
 
     It ends in an error, but for an upload: that notices only when it has another request to send,
     and may then return None as if it were the response.
@@ -59,9 +59,11 @@ def began_anew(river: RiverLink, before: dict[str, Any], call: int, kind: str) -
     river.assert_works()
     river.give(call, "too late")
     outcome = river.peer.call("outcome", call=call)
-    assert "error" in outcome or (kind, outcome["responses"]) == ("upload", [None])
     after = river.peer.call("waitSession")
-    return after["session"] != before["session"] and river.sessions == 1
+    facts = f"{before=} {after=} {outcome=} {river.facts()}"
+    assert "error" in outcome or (kind, outcome["responses"]) == ("upload", [None]), facts
+    assert after["session"] != before["session"], facts
+    assert river.session_ids == [after["session"]], facts
 
 
 # What survives
@@ -225,9 +227,9 @@ def test_a_client_that_lost_what_it_wrote_begins_anew(
     wait_for(lambda: cut_river.proxy.counters("up").lost > 0)
     cut_river.peer.call("waitSent", call=call)
     cut_river.proxy.cut()
-    assert began_anew(cut_river, before, call, kind)
+    assert_began_anew(cut_river, before, call, kind)
     wait_for(lambda: [failure[2] for failure in cut_river.failures] == ["SESSION_STATE_MISMATCH"])
-    assert ("closed", before["session"]) in cut_river.statuses
+    wait_for(lambda: ("closed", before["session"]) in cut_river.statuses)
     if kind == "upload":
         wait_for(lambda: cut_river.gate.seen == ["arrives", "UNEXPECTED_DISCONNECT"])
     if kind == "stream":
@@ -238,13 +240,13 @@ def test_a_client_that_comes_after_the_grace_begins_anew(river_peer: PeerProcess
     with RiverLink(river_peer, HASTY, proxied=True) as river:
         before = river.connect()
         call = river.open("upload", "holding.gather")
-        river.wait_received(1)
+        wait_for(lambda: len(river.gate.begun) == 1)
         river.proxy.refusing = True
         river.proxy.cut()
         wait_for(lambda: river.sessions == 0)
         wait_for(lambda: river.gate.seen == ["UNEXPECTED_DISCONNECT"])
         river.proxy.refusing = False
-        assert began_anew(river, before, call, "upload")
+        assert_began_anew(river, before, call, "upload")
 
 
 def test_a_client_finds_another_server_at_the_same_address(cut_river: RiverLink) -> None:
@@ -256,7 +258,7 @@ def test_a_client_finds_another_server_at_the_same_address(cut_river: RiverLink)
     first, cut_river.server = cut_river.server, cut_river.serve()
     cut_river.proxy.target = cut_river.server.port
     cut_river.proxy.cut()
-    assert began_anew(cut_river, before, call, "subscription")
+    assert_began_anew(cut_river, before, call, "subscription")
     wait_for(lambda: [failure[2] for failure in cut_river.failures] == ["SESSION_STATE_MISMATCH"])
     cut_river.gate.opened.set()
     first.shutdown()
@@ -269,10 +271,10 @@ def test_a_session_without_transparent_reconnects_ends_with_its_connection(
     with RiverLink(river_peer, options, proxied=True) as river:
         before = river.connect()
         call = river.open("upload", "holding.gather")
-        river.wait_received(1)
+        wait_for(lambda: len(river.gate.begun) == 1)
         river.proxy.cut()
         wait_for(lambda: river.gate.seen == ["UNEXPECTED_DISCONNECT"])
-        assert began_anew(river, before, call, "upload")
+        assert_began_anew(river, before, call, "upload")
 
 
 # Ends of either side
@@ -303,7 +305,7 @@ def test_a_client_that_falls_silent_is_given_up(mortal_river: PeerProcess) -> No
     with RiverLink(mortal_river, often) as river:
         river.connect()
         river.open("upload", "holding.gather")
-        wait_for(lambda: river.calls == 1)
+        wait_for(lambda: len(river.gate.begun) == 1)
         mortal_river.freeze()
         wait_for(lambda: (river.sessions, river.calls) == (0, 0))
         wait_for(lambda: river.gate.seen == ["UNEXPECTED_DISCONNECT"])
@@ -316,7 +318,7 @@ def test_a_server_closes_while_a_client_has_calls(mortal_river: PeerProcess) -> 
         river.connect()
         for kind, name in [("upload", "holding.gather"), ("stream", "test.echo")]:
             river.open(kind, name)
-        wait_for(lambda: river.calls == 2)
+        wait_for(lambda: len(river.gate.begun) == 2)
         begun = time.monotonic()
         river.server.shutdown(WAIT)
         assert time.monotonic() - begun < WAIT
@@ -331,7 +333,7 @@ def test_a_client_that_cannot_renew_its_metadata_is_let_go(mortal_river: PeerPro
     with RiverLink(mortal_river, hasty, validate=lambda *given: None) as river:
         river.connect(metadata={})
         river.open("upload", "holding.gather")
-        wait_for(lambda: river.calls == 1)
+        wait_for(lambda: len(river.gate.begun) == 1)
         assert river.server.handler.request_handshake(river.client_id)
         wait_for(lambda: river.gate.seen == ["UNEXPECTED_DISCONNECT"])
         assert (river.sessions, river.calls) == (0, 0)
@@ -343,7 +345,7 @@ def test_a_message_that_cannot_be_read_ends_the_session(mortal_river: PeerProces
     with RiverLink(mortal_river) as river:
         river.connect()
         call = river.open("upload", "holding.gather")
-        wait_for(lambda: river.calls == 1)
+        wait_for(lambda: len(river.gate.begun) == 1)
         river.give(call, None)
         wait_for(lambda: river.gate.seen == ["UNEXPECTED_DISCONNECT"])
         assert (river.sessions, river.calls) == (0, 0)

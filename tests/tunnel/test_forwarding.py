@@ -6,7 +6,6 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from pathlib import Path
 
 import pytest
@@ -25,10 +24,17 @@ from wsmux.tunnel import (
 from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.supervisor import Supervisor
 
-from ..helpers.inside import multiplexer_of
+from ..helpers.inside import multiplexer_of, request_kinds_of
 from ..helpers.scripted import WAIT
 from ..helpers.tunnel_inputs import GREETING, reply
-from ..helpers.tunnel_server import Echo, connected, forwarding, receive_all, served_by, tunnels
+from ..helpers.tunnel_server import (
+    Echo,
+    connected,
+    forwarding,
+    receive_all,
+    served_by,
+    tunnels,
+)
 from ..helpers.waiting import wait_for
 
 DATA = random.Random(3).randbytes(777_777)
@@ -289,20 +295,16 @@ class Moody:
 
     def __init__(self) -> None:
         self._offered = TunnelServer(connect=["127.0.0.1:*"], listen=["127.0.0.1:*"])
+        kinds = request_kinds_of(self._offered)
+        self._listen, kinds["LISTEN"] = kinds["LISTEN"], self._answer
         self.refusal: Callable[[wsmux.Stream], object] | None = None
+        self.serve = self._offered.serve
 
-    def serve(self, stream: wsmux.Stream) -> None:
-        granted = self._offered._kinds["LISTEN"]
-
-        def listen(stream: wsmux.Stream, request: Request) -> None:
-            if self.refusal is None:
-                granted(stream, request)
-            else:
-                self.refusal(stream)
-
-        offered = copy(self._offered)
-        offered._kinds = {**self._offered._kinds, "LISTEN": listen}
-        offered.serve(stream)
+    def _answer(self, stream: wsmux.Stream, request: Request) -> None:
+        if self.refusal is None:
+            self._listen(stream, request)
+        else:
+            self.refusal(stream)
 
 
 def refuse(stream: wsmux.Stream) -> None:

@@ -13,12 +13,12 @@ from collections import Counter
 import pytest
 
 import wsmux
-from wsmux.runtime.memory import process_memory
 from wsmux.testing import LockOrder, restless
 
 from ..helpers import scripted
 from ..helpers.carriers import SOME, Carrier
 from ..helpers.connections import Join, Spawn
+from ..helpers.inside import forget_process_memory
 from ..helpers.js_ws import short_js_ws_close as short_js_ws_close
 from ..helpers.scripted import WAIT, call, command, digest, pattern
 from ..helpers.stream_outcomes import check_read_of_reset
@@ -202,7 +202,7 @@ def everything(
 ) -> tuple[LockOrder, tuple[Hot, Hot]]:
     """Have a storm half of which is on two streams, with the locks watched, in a restless time."""
     with LockOrder() as order, restless(odds=odds, seed=7):
-        process_memory._reset()  # made with the module, before anybody watched
+        forget_process_memory()  # made with the module, before anybody watched
         hot = storm(join_ends, spawn, threads, operations, heat=0.5)
     return order, hot
 

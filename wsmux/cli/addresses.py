@@ -15,6 +15,7 @@ from .tokens import add_token_file, token
 __all__ = [
     "PROTOCOLS",
     "add_connecting",
+    "add_host_and_port",
     "add_listening",
     "add_serving",
     "add_subprotocol",
@@ -26,6 +27,7 @@ __all__ = [
     "connecting",
     "header",
     "headers",
+    "host_and_port",
     "origin",
     "server_tls",
     "subprotocol",
@@ -107,6 +109,30 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         help="origin whose pages may connect, such as https://example.org; '*' for all",
     )
     add_tls(parser)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Parse an argument such as ``0.0.0.0:8080`` or ``[::]:8080``."""
+    parts = urlsplit(f"//{text}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or port is None or parts.netloc != text or "@" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT")
+    return host, port
+
+
+def add_host_and_port(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add the option of a server for the host and port where it listens."""
+    parser.add_argument(
+        "-l",
+        "--listen",
+        type=host_and_port,
+        default=host_and_port(default),
+        metavar="HOST:PORT",
+        help=f"where to listen, {default} by default; port 0 picks a free one",
+    )
 
 
 def add_tls(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from importlib.metadata import version
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -273,6 +272,8 @@ def _as_json(figures: Figures) -> dict[str, Any]:
 
 
 def _machine() -> str:
+    from importlib.metadata import version
+
     from .. import __version__
     from ..protocols.masking import native_masker
 
@@ -395,7 +396,9 @@ def _echo_raw(sock: socket.socket) -> None:
 
     # An interrupted client may disconnect at any point.
     with suppress(OSError, HandshakeError, simple_websocket.ConnectionClosed), sock:
-        server = simple_websocket.Server.accept(read_request(sock, Deadline(PATIENCE), MAX_HEAD))
+        environ = read_request(sock, Deadline(PATIENCE), MAX_HEAD)
+        # Before its thread reads: with no timeout and not yet blocking it would get EAGAIN.
         sock.settimeout(None)
+        server = simple_websocket.Server.accept(environ)
         while True:
             server.send(server.receive())

@@ -27,12 +27,14 @@ from . import (
     forward,
     inspect,
     peer,
+    registrar,
     relay,
     replay,
     rpc,
     serve,
     serve_data,
     top,
+    twin,
 )
 from .terminal import CommandError, sentence, talk
 
@@ -56,6 +58,8 @@ COMMANDS = {
     "rpc": rpc,
     "relay": relay,
     "peer": peer,
+    "registrar": registrar,
+    "twin": twin,
     "demo": demo,
     "bench": bench,
 }

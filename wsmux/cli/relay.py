@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from .addresses import add_tls, server_tls
+from .addresses import add_host_and_port, add_tls, server_tls
 from .terminal import CommandError, emit, positive_int, seconds, talk
 from .twins import add_twins, sources
 
@@ -28,17 +29,14 @@ LISTEN = "127.0.0.1:8080"
 # Twins cached from a source that is slower than a file: about 300 bytes each.
 CACHED_TWINS = 50_000
 
+# The defaults of rmb-relay, where one of the two is given: users are at most their product.
+WORKERS, USERS_PER_WORKER = 500, 1000
 
-def host_and_port(text: str) -> tuple[str, int]:
-    """Parse an argument such as ``0.0.0.0:8080`` or ``[::]:8080``."""
-    parts = urlsplit(f"//{text}")
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if not host or port is None or parts.netloc != text or "@" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT")
-    return host, port
+# Seconds for which a twin is cached; the same as in ``bus.twins.sources``.
+CACHE_LIFE = 300.0
+
+# Seconds between two blocks of the chain.
+BLOCK_TIME = 6.0
 
 
 def route(text: str) -> tuple[str, str]:
@@ -47,6 +45,89 @@ def route(text: str) -> tuple[str, str]:
     if not domain or not equals or urlsplit(url).scheme not in ("http", "https"):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form DOMAIN=http(s)://...")
     return domain, url
+
+
+def owned_name(text: str) -> tuple[str, int]:
+    """Parse an argument such as ``billing=12``."""
+    name, equals, twin = text.partition("=")
+    if not name or not equals or not twin.isdecimal() or not int(twin):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=TWIN")
+    return name, int(twin)
+
+
+def topic(text: str) -> tuple[str, list[int]]:
+    """Parse an argument such as ``orders=12,13``."""
+    name, _, twins = text.partition("=")
+    numbers = twins.split(",")
+    if not name or not all(each.isascii() and each.isdecimal() for each in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form TOPIC=TWIN,TWIN...")
+    return name, [int(each) for each in numbers]
+
+
+def publishers(given: Iterable[tuple[str, list[int]]]) -> dict[str, list[int]]:
+    """Return who may publish to each topic; one that is given again has the twins of all."""
+    made: dict[str, list[int]] = {}
+    for name, twins in given:
+        made.setdefault(name, []).extend(twins)
+    return made
+
+
+def owners(given: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return the owner of each name.
+
+    Raises:
+        CommandError: a name has two.
+    """
+    made: dict[str, int] = {}
+    for name, twin in given:
+        if made.setdefault(name, twin) != twin:
+            text = f"--name keeps {name!r} for twin {made[name]} and for {twin}: give it to one"
+            raise CommandError(text, status=2)
+    return made
+
+
+def retention(texts: list[str]) -> tuple[int, int, float]:
+    """Parse ``MESSAGES BYTES SECONDS``.
+
+    Raises:
+        CommandError: they are no numbers.
+    """
+    try:
+        messages, size, age = texts
+        return int(messages), int(size), float(age)
+    except ValueError as error:
+        given = " ".join(texts)
+        text = "--topic-retention takes messages, bytes and seconds, as '10000 16777216 86400'"
+        raise CommandError(f"{text}, not {given!r}", status=2) from error
+
+
+def blocks(text: str) -> int:
+    """Parse a number of blocks, from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of blocks")
+    return int(text)
+
+
+def connections(args: argparse.Namespace) -> int | None:
+    """Return the maximum of connections, ``None`` if it is not given.
+
+    Raises:
+        CommandError: it is given in two ways.
+    """
+    given: int | None = args.max_connections
+    if args.workers is None and args.user_per_worker is None:
+        return given
+    if given is not None:
+        text = "--max-connections is the product of -w and -u: give it or them"
+        raise CommandError(text, status=2)
+    workers: int = args.workers or WORKERS
+    users: int = args.user_per_worker or USERS_PER_WORKER
+    return workers * users
+
+
+def cache_life(threshold: int | None) -> float:
+    """Return the seconds for which a twin is cached, so that it is no more blocks behind."""
+    return CACHE_LIFE if threshold is None else min(CACHE_LIFE, threshold * BLOCK_TIME)
 
 
 def limit(texts: list[str]) -> tuple[int, int]:
@@ -65,14 +146,7 @@ def limit(texts: list[str]) -> tuple[int, int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux relay``; the short ones are those of rmb-relay."""
-    parser.add_argument(
-        "-l",
-        "--listen",
-        type=host_and_port,
-        default=host_and_port(LISTEN),
-        metavar="HOST:PORT",
-        help=f"where to listen, {LISTEN} by default; port 0 picks a free one",
-    )
+    add_host_and_port(parser, LISTEN)
     parser.add_argument(
         "-m",
         "--domain",
@@ -89,6 +163,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="queue messages in Redis, in memory by default; relays that share a database take "
         "over each other's forwarding, so they need the same --route",
+    )
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="with --redis, send to connected twins without queueing first: faster, but messages "
+        "under way are lost if the relay is killed",
     )
     parser.add_argument(
         "--limit",
@@ -113,7 +193,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address of another relay, if not https://DOMAIN/; may be repeated",
     )
     parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        type=owned_name,
+        metavar="NAME=TWIN",
+        help="keep a name for a twin: no other one may answer its calls; may be repeated",
+    )
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        type=topic,
+        metavar="TOPIC=TWIN,...",
+        help="the twins that may publish to a topic, to which any twin may without this; may be "
+        "repeated, also for more twins of one topic; relays that share a database need the same",
+    )
+    parser.add_argument(
+        "--topic-retention",
+        nargs=3,
+        metavar=("MESSAGES", "BYTES", "SECONDS"),
+        help="what each topic keeps at most; 10000, 16777216 and 86400 by default",
+    )
+    parser.add_argument(
         "--max-connections", type=positive_int, metavar="N", help="maximum; 4096 by default"
+    )
+    parser.add_argument(
+        "-w",
+        "--workers",
+        type=positive_int,
+        metavar="N",
+        help=f"as for rmb-relay: with -u, the maximum of connections is their product; {WORKERS} "
+        "by default if -u is given",
+    )
+    parser.add_argument(
+        "-u",
+        "--user-per-worker",
+        type=positive_int,
+        metavar="N",
+        help=f"see -w; {USERS_PER_WORKER} by default if -w is given",
+    )
+    parser.add_argument(
+        "--catchup-threshold",
+        type=blocks,
+        metavar="BLOCKS",
+        help=f"as for rmb-relay, how many blocks of the chain, each {BLOCK_TIME:g} s, a cached "
+        f"twin may be behind; {CACHE_LIFE / BLOCK_TIME:g} at most and by default",
     )
     add_tls(parser)
     parser.add_argument("-d", "--debug", action="count", dest="verbose", help=argparse.SUPPRESS)
@@ -124,17 +249,21 @@ def run(args: argparse.Namespace) -> int:
     texts = sources(args)
     options = {
         "redis": args.redis,
+        "fast": args.fast,
         "limit": None if args.limit is None else limit(args.limit),
+        "names": owners(args.name),
         "routes": dict(args.route),
+        "topics": publishers(args.topic),
+        "topic_retention": args.topic_retention and retention(args.topic_retention),
         "ranker_period": args.ranker_period,
-        "max_connections": args.max_connections,
+        "max_connections": connections(args),
         "ssl_context": server_tls(args),
     }
     try:
         from ..bus.relay.setup import serve_relay
         from ..bus.twins.sources import twins_from
 
-        twins = twins_from(texts, CACHED_TWINS)
+        twins = twins_from(texts, CACHED_TWINS, cache_life(args.catchup_threshold))
         server = serve_relay(
             args.domain,
             twins,

@@ -1,4 +1,4 @@
-"""Serve datasets and topics of a directory to PySpark.
+"""Serve datasets, which are Delta tables, and topics of a directory to PySpark.
 
 The first line on stdout is the URL. Messages go to stderr.
 """
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serving(parser)
     add_token_file(parser, "tokens of those who may connect, a line each")
     parser.add_argument(
-        "--format", choices=("parquet", "arrow"), default="parquet", help="format of written data"
+        "--format", choices=("parquet", "arrow"), default="parquet", help="format of topics"
     )
     parser.add_argument(
         "--ttl",
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    for module, extra in (("pyarrow", "spark"), ("msgpack", "rpc")):
+    for module, extra in (("pyarrow", "spark"), ("deltalake", "spark"), ("msgpack", "rpc")):
         if not installed(module):
             raise missing(module, extra)
     from ..endpoints.acceptor import listen

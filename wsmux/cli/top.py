@@ -1,14 +1,13 @@
-"""Show the connections of another process, updated periodically.
+"""Show the connections and River sessions of another process, updated periodically.
 
 URL is that of the page served by ``wsmux.flask.debug_blueprint``, PID the id of a process of the
-same user on this machine that has a ``wsmux.LiveSocket``. Below the table are stalls and their
-causes.
+same user on this machine that has a ``wsmux.LiveSocket``. Below the connections are stalls and
+their causes, and below those the sessions, if there are any.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import socket
@@ -16,7 +15,7 @@ import ssl
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from ..runtime.hints import not_connected
@@ -24,6 +23,9 @@ from ..runtime.logs import printable
 from .addresses import add_trust, address, trusting
 from .terminal import CommandError, Table, emit, seconds
 from .tokens import VARIABLE, add_token_file, token
+
+if TYPE_CHECKING:
+    import http.client
 
 EPILOG = "Example: WSMUX_TOKEN=... wsmux top https://example.org/debug/wsmux/"
 
@@ -47,6 +49,21 @@ COLUMNS = (
     "unread",
     "queued",
     "stalled",
+)
+
+SESSION_COLUMNS = (
+    "session of",
+    "side",
+    "state",
+    "since",
+    "ends in",
+    "age",
+    "reconnects",
+    "calls",
+    "handlers",
+    "waiting",
+    "unacknowledged",
+    "unread",
 )
 
 # Characters of a path that are not escaped.
@@ -127,6 +144,8 @@ def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> dict[str, Any]
     Raises:
         CommandError: the answer is invalid; with status 2 if the URL or the token is wrong.
     """
+    import http.client
+
     where: Address = args.source
     asked = _connection(where, args)
     try:
@@ -181,6 +200,8 @@ def _look(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _connection(where: Address, args: argparse.Namespace) -> http.client.HTTPConnection:
+    import http.client
+
     if not where.secure:
         return http.client.HTTPConnection(where.host, where.port, timeout=args.timeout)
     return http.client.HTTPSConnection(
@@ -214,13 +235,16 @@ def _checked(where: str, body: bytes) -> dict[str, Any]:
 
 
 def _shown(seen: dict[str, Any], before: dict[str, Any] | None) -> str:
-    """Return the table, with notes below it.
+    """Return the table of connections, with notes below it, and that of sessions, if any.
 
     Raises:
         CommandError: the document is invalid.
     """
     try:
-        return str(_table(seen, before))
+        text = str(_table(seen, before))
+        if not seen.get("sessions"):  # none, or an earlier version, which does not know them
+            return text
+        return f"{text.rstrip()}\n\n{_session_table(seen)}"
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         text = f"the server tells something that this does not understand: {error!r}"
         raise CommandError(printable(text, MAX_TEXT)) from error
@@ -269,6 +293,41 @@ def _row(now: dict[str, Any], before: dict[str, Any] | None, elapsed: float) -> 
         *(_bytes(now[name]) for name in ("unread_bytes", "queued_bytes")),
         "-" if stalled is None else f"{stalled:.1f} s",
     ]
+
+
+def _session_table(seen: dict[str, Any]) -> Table:
+    sessions, hidden, totals = seen["sessions"], seen["sessions_left_out"], seen["session_totals"]
+    title = (
+        f"{len(sessions) + int(hidden)} sessions, {int(totals['connected'])} connected, "
+        f"{int(totals['calls'])} calls, {int(totals['handlers'])} handlers"
+    )
+    further = [f"{int(hidden)} more sessions"] if hidden else []
+    return Table(title, SESSION_COLUMNS, map(_session_row, sessions), further)
+
+
+def _session_row(now: dict[str, Any]) -> list[str]:
+    def held(what: str) -> str:
+        messages = int(now[f"{what}_messages"])
+        return f"{messages} ({_bytes(now[f'{what}_bytes'])})" if messages else "-"
+
+    return [
+        printable(str(now["client_id"]), MAX_TEXT),
+        printable(str(now["role"]), MAX_TEXT),
+        printable(str(now["state"]).replace("_", " "), MAX_TEXT),
+        _time(now["state_age"]),
+        "-" if now["ends_in"] is None else _time(now["ends_in"]),
+        _time(now["age"]),
+        str(max(0, int(now["connections"]) - 1)),
+        *(str(int(now[name])) for name in ("calls", "handlers", "waiting_calls")),
+        held("unacknowledged"),
+        held("unread"),
+    ]
+
+
+def _time(passed: float) -> str:
+    if passed < 100:
+        return f"{passed:.1f} s"
+    return f"{passed / 60:.0f} min" if passed < 6000 else f"{passed / 3600:.0f} h"
 
 
 def _bytes(count: float) -> str:

@@ -33,7 +33,7 @@ __all__ = [
 HERE = Path(__file__).parent
 
 NPM_OPTIONS = ("--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts")
-PIP_OPTIONS = ("--quiet", "--no-input", "--disable-pip-version-check")
+PIP_OPTIONS = ("--quiet", "--no-input", "--disable-pip-version-check", "--no-compile")
 
 # Interpreters to look for, as they are called on the PATH.
 PYTHONS = ("python3.12", "python3.13", "python3")

@@ -141,12 +141,16 @@ class PeerProcess:
         """Return the answer that `submit` promised."""
         try:
             return future.result(timeout + ANSWER_GRACE)
-        except FutureTimeoutError:
-            raise AssertionError(f"no answer from {self.name} within {timeout:.0f} s") from None
+        except FutureTimeoutError as error:  # chained to what the test itself failed of, if it did
+            raise AssertionError(f"no answer from {self.name} within {timeout:.0f} s") from error
 
     def alive(self) -> bool:
         """Tell whether the process has not ended; a frozen one has not."""
         return self._process.poll() is None
+
+    def last_words(self) -> str:
+        """Return the last lines that the process has written to its standard error."""
+        return "".join(list(self._stderr)) or "nothing"
 
     def kill(self) -> None:
         """End the process as a crash would: nothing is said to anybody."""
@@ -206,5 +210,4 @@ class PeerProcess:
         self._stderr.extend(self._process.stderr)
 
     def _obituary(self, command: str) -> str:
-        said = "".join(self._stderr) or "nothing"
-        return f"{command}: the {self.name} process ended; it said: {said}"
+        return f"{command}: the {self.name} process ended; it said: {self.last_words()}"

@@ -102,6 +102,7 @@ def holding(gate: Gate) -> rpc.Service:
 
     @service.upload()
     def gather(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> list[Any]:
+        gate.begun.append("gather")
         try:
             for request in requests:
                 gate.seen.append(request)
@@ -155,6 +156,11 @@ class RiverLink:
         return self.server.handler.sessions
 
     @property
+    def session_ids(self) -> list[str]:
+        """The ids of these sessions."""
+        return [each.session_id for each in self.server.handler.list_sessions()]
+
+    @property
     def calls(self) -> int:
         """Calls that the server has, of all sessions."""
         return calls_of(self.server.handler)
@@ -164,6 +170,17 @@ class RiverLink:
         """Whether the client's session has a connection."""
         session = self._session()
         return session is not None and session.attached
+
+    def facts(self) -> str:
+        """Return what a failure needs to be understood: what both ends hold, and what happened."""
+        held = self.server.handler.list_sessions()
+        sessions = [(each.session_id, each.state, each.connections, each.calls) for each in held]
+        proxy = self.proxy
+        carried = (proxy.accepted, proxy.refused, proxy.connections, proxy.counters("up"))
+        return (
+            f"server: {sessions=} {self.statuses=} {self.failures=}; proxy: {carried=}; "
+            f"the client's last words: {self.peer.last_words()}"
+        )
 
     def wait_received(self, count: int) -> None:
         """Wait until the server has got so many messages of the client's."""

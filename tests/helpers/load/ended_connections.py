@@ -35,7 +35,7 @@ from wsmux.runtime import thread_pool
 from wsmux.transport.message_transport import MessageTransport
 from wsmux.tunnel import Forwarder, Tcp, TunnelServer, parse_forward
 
-from ..inside import multiplexer_of
+from ..inside import multiplexer_of, plain_socket_of
 from .far import echo
 from .measuring import MB, WAIT, Process, report, wait_until
 
@@ -71,7 +71,7 @@ def abort(connection: wsmux.Connection) -> None:
 
 def reset(connection: wsmux.Connection) -> None:
     """Have TCP say that the peer has vanished."""
-    sock = multiplexer_of(connection).transport._socket._sock
+    sock = plain_socket_of(connection)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.abort()
 

@@ -1,0 +1,23 @@
+"""Read the programs and commands of pages, and wait for what they start."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+__all__ = ["ROOT", "answers", "blocks"]
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str, language: str) -> dict[str, str]:
+    """Return the blocks of a language by their titles."""
+    return {title: text for lang, title, text in BLOCK.findall(page) if lang == language}
+
+
+def answers(port: int) -> bool:
+    """Tell whether something listens on a port of this machine."""
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0

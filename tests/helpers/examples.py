@@ -1,0 +1,27 @@
+"""Say what Hypothesis draws: always the same, and as many as a test names, or a part of them.
+
+What is drawn depends on the test alone, not on the run: a further Python that draws as many proves
+the same of the same inputs once more. ``WSMUX_EXAMPLES_DIVIDED_BY=5`` makes it a fifth of them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+__all__ = ["examples"]
+
+DIVISOR = int(os.environ.get("WSMUX_EXAMPLES_DIVIDED_BY", "1"))
+FEWEST = 10  # unless a test names fewer
+
+
+def examples(usual: int) -> int:
+    """Return the number of examples to draw for a test that usually has so many."""
+    return min(usual, max(FEWEST, usual // DIVISOR))
+
+
+settings.register_profile(
+    "wsmux", derandomize=True, deadline=None, max_examples=examples(settings.default.max_examples)
+)
+settings.load_profile("wsmux")
