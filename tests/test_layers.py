@@ -204,6 +204,13 @@ def test_pure_module_imports_no_threads_sockets_or_clocks(path: str) -> None:
         assert not reached(module) & IMPURE
 
 
+def test_conditions_are_those_that_a_signal_may_interrupt() -> None:
+    """The standard library's stay locked where Ctrl-C comes as they are entered."""
+    made = "threading.Condition("
+    makers = {name for name, path in MODULES.items() if made in path.read_text()}
+    assert makers == {"wsmux.testing.locks"}  # it watches those of tests
+
+
 def test_every_folder_has_one_place() -> None:
     assert set(HEIGHT) == {folder(module) for module in MODULES if module != FACADE}
     assert len(HEIGHT) == sum(map(len, LAYERS))

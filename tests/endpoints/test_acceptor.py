@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
 import ssl
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from wsmux import rpc
 from wsmux.endpoints import acceptor
 from wsmux.endpoints.acceptor import DRAIN, Acceptor, listen, listen_unix
 from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.parking import borrow, give_back
 
 from ..helpers.certificates import Certificates
 from ..helpers.connections import Spawn
+from ..helpers.interrupts import interrupted_at
 from ..helpers.raw_peer import RawPeer, request
 from ..helpers.request_heads import descriptors, dial, serving, uncaught
 from ..helpers.scripted import WAIT
@@ -223,6 +227,29 @@ def test_serve_forever_returns_at_the_shutdown(spawn: Spawn) -> None:
     serving = spawn(server.serve_forever)
     server.shutdown()
     serving.result(WAIT)
+
+
+def test_ctrl_c_at_any_step_of_serve_forever_ends_the_server(spawn: Spawn) -> None:
+    main = threading.get_ident()
+
+    def serve() -> None:
+        with server:
+            server.serve_forever()
+
+    def end() -> None:  # once it waits, or is interrupted before that
+        wait_for(lambda: ended or sys._current_frames()[main].f_code.co_name == "park")
+        server.shutdown()
+
+    for number in itertools.count(1):
+        give_back(borrow())  # a descriptor that is made just then is lost
+        server, ended = Greeter(listen("127.0.0.1", 0)), False
+        ending = spawn(end)
+        interrupted = interrupted_at(number, serve)
+        ended = True
+        ending.result(WAIT)
+        if not interrupted:
+            break
+    assert number > 10
 
 
 def test_a_with_block_gives_time_to_what_runs_unless_an_exception_leaves_it(

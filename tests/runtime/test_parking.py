@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
 
 from wsmux.runtime import parking as parkers
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import (
+    Condition,
     OneShotEvent,
     Parker,
     Waiter,
@@ -23,6 +28,7 @@ from wsmux.runtime.parking import (
 )
 
 from ..helpers.connections import Spawn
+from ..helpers.interrupts import interrupted_at
 from ..helpers.waiting import WAIT, wait_for
 
 NO_TIME = 0.0
@@ -215,3 +221,34 @@ def test_flag_wakes_all_who_wait_and_lets_later_ones_pass(spawn: Spawn) -> None:
 
 def test_wait_for_a_flag_ends_with_the_time() -> None:
     assert not OneShotEvent().wait(NO_TIME)
+
+
+@pytest.mark.parametrize("make", [threading.Lock, threading.RLock])
+def test_ctrl_c_at_any_step_of_a_condition_leaves_its_lock_free(
+    make: Callable[[], Any], spawn: Spawn
+) -> None:
+    def wait() -> None:
+        # After the lock was released and before the wait, the standard library has its own error.
+        with suppress(RuntimeError), condition:
+            condition.wait(NO_TIME)
+
+    for number in itertools.count(1):
+        lock = make()
+        condition = Condition(lock)
+        interrupted = interrupted_at(number, wait)
+        assert spawn(lock.acquire, True, WAIT).result(WAIT)
+        if not interrupted:
+            break
+    assert number > 10
+
+
+def test_ctrl_c_at_any_step_of_a_wait_for_a_flag_leaves_it_to_be_set(spawn: Spawn) -> None:
+    for number in itertools.count(1):
+        give_back(borrow())  # a descriptor that is made just then is lost
+        flag = OneShotEvent()
+        interrupted = interrupted_at(number, partial(flag.wait, 0.001))
+        spawn(flag.set).result(WAIT)
+        assert flag.is_set()
+        if not interrupted:
+            break
+    assert number > 10

@@ -109,11 +109,10 @@ def test_a_signal_that_the_server_ignores_ends_the_command_all_the_same(
 
 
 def test_a_command_may_handle_a_signal(client: wsmux.Connection) -> None:
-    script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do read line; done"
+    script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.01; done"
     with shell(client, script) as process:
         assert process.stdio.read(6) == b"ready\n"
         process.send_signal("TERM")
-        process.stdio.write(b"\n")
         assert process.stdio.read(7) == b"caught\n"
         assert process.wait(WAIT) == 3
 

@@ -23,6 +23,7 @@ from ..runtime import fork
 from ..runtime.backoff import Backoff
 from ..runtime.closing import Closing
 from ..runtime.logs import logger
+from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, start_thread
 from .client import WORKERS, Client
 from .errors import BusError
@@ -131,7 +132,7 @@ class Bus(Closing):
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._starting = False
-        self._closed = threading.Event()
+        self._closed = OneShotEvent()
 
     def init_app(self, app: Flask) -> None:
         """Take the settings of an application, and run commands in its context.

@@ -26,6 +26,7 @@ from ..runtime.backoff import Backoff
 from ..runtime.closing import Closing
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
+from ..runtime.parking import OneShotEvent
 from .errors import UNAVAILABLE, BusError, CallTimeout, TwinsUnavailable
 from .services import decode
 from .session.identity_session import IdentitySession, clock
@@ -130,7 +131,7 @@ class TopicClient:
         self._lock = threading.Lock()
         self.in_child = False
         self._under_way = 0
-        self._closing = threading.Event()
+        self._closing = OneShotEvent()
 
     def is_awaited(self) -> bool:
         """Return whether there are publications or subscriptions, which wait for relays."""
@@ -214,7 +215,7 @@ class Subscription(Closing):
         self._state = state
         self._client = client
         self._turn = threading.Lock()
-        self._over = threading.Event()
+        self._over = OneShotEvent()
         self._asked: _Asked | None = None
         self._pause = Backoff(RETRY, LONGEST_RETRY, 0.5)
         self._next_ask = Deadline(0)

@@ -16,6 +16,8 @@ import websocket
 
 import wsmux
 
+from ..runtime.parking import Condition
+
 __all__ = ["Outcome", "over_one_connection", "over_one_websocket_each"]
 
 CHUNK = 64 * 1024
@@ -49,7 +51,7 @@ class _Reports:
 
     def __init__(self) -> None:
         self._arrived: dict[str, dict[str, Any]] = {}
-        self._changed = threading.Condition()
+        self._changed = Condition()
 
     def take(self, stream: wsmux.Stream) -> None:
         """Handle one stream of the server."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..runtime.deadline import Deadline
+from ..runtime.parking import OneShotEvent
 from .addresses import add_connecting, client_tls, headers, url
 from .rpc_schema import load, source
 from .terminal import CommandError, emit, seconds, talk
@@ -154,7 +155,7 @@ class _Way:
     def __init__(self, address: str) -> None:
         self._address = address
         self._states: set[str] = set()
-        self._told = threading.Event()  # all states have been reported, by a client thread
+        self._told = OneShotEvent()  # all states have been reported, by a client thread
 
     def note(self, state: str) -> None:
         """Record a state of the connection."""

@@ -31,6 +31,7 @@ from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.memory import REPORT_STEP, Verdict, process_memory
+from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, register, start_thread
 
 __all__ = ["DRAIN", "MAX_CONNECTIONS", "REFUSAL", "Acceptor", "listen", "listen_unix"]
@@ -161,8 +162,8 @@ class Acceptor(ABC):
         self._opening: set[socket.socket] = set()  # waiting for their clients
         self._served = threading.local()  # the ``socket`` of each connection's thread
         self._shutting_down = threading.Lock()
-        self._stopping = threading.Event()
-        self._stopped = threading.Event()
+        self._stopping = OneShotEvent()
+        self._stopped = OneShotEvent()
         self._unix = listener.family == socket.AF_UNIX
         self.host: str
         self.port: int
@@ -240,7 +241,7 @@ class Acceptor(ABC):
         """Release the port in a forked child; the parent continues to serve."""
         self._lock = threading.Lock()
         self._shutting_down = threading.Lock()
-        self._stopping, self._stopped = threading.Event(), threading.Event()
+        self._stopping, self._stopped = OneShotEvent(), OneShotEvent()
         self._stopping.set()
         self._stopped.set()
         self._threads = {}

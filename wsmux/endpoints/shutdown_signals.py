@@ -17,6 +17,7 @@ from typing import Any
 
 from ..runtime import fork
 from ..runtime.logs import logger
+from ..runtime.parking import OneShotEvent
 
 __all__ = ["QUICK", "shut_down_on_signals"]
 
@@ -75,7 +76,7 @@ class _Process:
         self._lock = threading.Lock()
         self._begun = False
         self._left = 0
-        self._done = threading.Event()
+        self._done = OneShotEvent()
         self._dies_by: int | None = None
 
     def add(self, shutdown: Shutdown, timeout: float | None) -> None:

@@ -25,6 +25,7 @@ from ..mux.stream import Stream
 from ..protocols.base import Role
 from ..runtime import fork
 from ..runtime.deadline import Deadline
+from ..runtime.parking import Condition
 from ..transport.message_transport import MessageTransport
 from .engine.dial import channel_over, socket_over
 from .engine.event_callbacks import EventCallbacks
@@ -112,7 +113,7 @@ class RpcHandler:
         self._engine = engine
         self._lock = threading.Lock()
         self._served = 0
-        self._idle = threading.Condition(self._lock)
+        self._idle = Condition(self._lock)
         self._forked = False
         self.schema_json: bytes | None = None if schema is None else json.dumps(schema).encode()
         """The body that answers an ordinary GET, if any."""
@@ -121,7 +122,7 @@ class RpcHandler:
     def forked(self) -> None:
         """Reset after a fork, see ``runtime.fork``; the parent continues to serve."""
         self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+        self._idle = Condition(self._lock)
         self._served = 0
         self._forked = True
 

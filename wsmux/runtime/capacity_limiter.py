@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from .deadline import Deadline
+from .parking import Condition
 
 __all__ = ["CapacityLimiter"]
 
@@ -22,7 +21,7 @@ class CapacityLimiter:
     def __init__(self, count: int, size: int) -> None:
         self._count = count
         self._size = size
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._things = 0
         self._bytes = 0
         self._closed = False

@@ -31,11 +31,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from select import POLLIN, poll
+from typing import Any
 
 from . import clock
 from .deadline import Deadline, RealDeadline
 
 __all__ = [
+    "Condition",
     "OneShotEvent",
     "Parker",
     "WaitQueue",
@@ -298,10 +300,33 @@ class WaitQueue:
         wakes.extend(self._notified)
 
 
+class Condition(threading.Condition):
+    """A condition variable whose lock is free again whenever a signal handler raises.
+
+    ``threading.Condition`` acquires its lock within a Python function, so Ctrl-C may raise between
+    that and the start of the ``with`` block. Then nobody releases the lock, and whoever needs it
+    next, such as the shutdown after Ctrl-C, waits forever. Here a ``with`` statement calls the
+    methods of the lock itself, around which no signal is handled.
+    """
+
+    def __init__(self, lock: threading.Lock | None = None) -> None:
+        self._mutex: Any = threading.RLock() if lock is None else lock
+        super().__init__(self._mutex)
+
+    @property
+    def __enter__(self) -> Any:
+        return self._mutex.__enter__
+
+    @property
+    def __exit__(self) -> Any:
+        return self._mutex.__exit__
+
+
 class OneShotEvent:
     """An event that is set once and never cleared.
 
-    ``threading.Event`` may raise a ``RuntimeError`` of its own if a signal interrupts its wait.
+    A ``threading.Event`` may stay locked for ever if a signal interrupts its wait, as a
+    ``threading.Condition`` may, or raise a ``RuntimeError`` of its own.
     """
 
     def __init__(self) -> None:
@@ -317,7 +342,11 @@ class OneShotEvent:
             self._waiting.notify(wakes)
         wake(wakes)
 
-    def wait(self, timeout: float | None) -> bool:
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
         """Wait up to ``timeout`` seconds until it is set; return whether it is."""
         deadline = Deadline(timeout)
         with self._mutex:
@@ -359,4 +388,7 @@ def _sleep(parker: Parker, mutex: threading.Lock, deadline: Deadline) -> None:
             for _ in iter(mutex.acquire, None):
                 break
     if interrupt is not None:
-        raise interrupt
+        try:
+            raise interrupt
+        finally:
+            del interrupt  # whose traceback holds this frame, and so the parker

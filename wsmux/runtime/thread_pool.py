@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable
 
 from .deadline import Deadline, RealDeadline
 from .logs import logger
-from .parking import Parker, Waiter, wake
+from .parking import Condition, Parker, Waiter, wake
 from .threads import daemon_thread
 
 __all__ = ["SerialExecutor", "ThreadPool"]
@@ -58,7 +58,7 @@ class ThreadPool:
         self._watched = False  # the watcher's thread runs
         self._resting = False  # the watcher has nothing to watch
         self._closed = False
-        self._gone = threading.Condition(self._lock)  # a worker has ended
+        self._gone = Condition(self._lock)  # a worker has ended
         self._here = threading.local()  # distinguishes workers from other threads
 
     @property

@@ -29,6 +29,7 @@ from ..mux.stream_socket import CHUNK
 from ..runtime.arguments import strings
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
+from ..runtime.parking import Condition
 from ..runtime.threads import daemon_thread
 from ..transport.socket_io import Wakeup
 from .errors import TunnelError
@@ -120,7 +121,7 @@ class _Running:
         self._control = control
         self._path = path
         self._argv = [request.target, *request.arguments]
-        self._changed = threading.Condition()  # guards all attributes below
+        self._changed = Condition()  # guards all attributes below
         self._taken: set[str] = set()  # which of the other two streams have been requested
         self._streams: dict[str, Stream] = {}
         self._process: Spawned | None = None

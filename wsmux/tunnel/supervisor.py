@@ -10,7 +10,6 @@ each time, up to 30 seconds. The delays start over once a connection has lasted 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from ..exceptions import ConnectionClosed, StreamRefused, WsmuxError
@@ -19,6 +18,7 @@ from ..mux.stream import Stream
 from ..runtime.backoff import Backoff
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
+from ..runtime.parking import Condition, OneShotEvent
 from ..runtime.threads import daemon_thread
 from .errors import TunnelError
 from .exchange import HEAD_TIMEOUT, ask
@@ -59,8 +59,8 @@ class Supervisor:
         self._connect = connect
         self._prepare = prepare
         self._tell = tell
-        self._changed = threading.Condition()
-        self._stopping = threading.Event()
+        self._changed = Condition()
+        self._stopping = OneShotEvent()
         self._pause = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._connection: Connection | None = self._attempt()
         self._thread = daemon_thread(target=self._run, name="wsmux-tunnel")

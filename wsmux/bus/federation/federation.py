@@ -25,6 +25,7 @@ from http import HTTPStatus
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition
 from ...runtime.thread_pool import ThreadPool
 from ...runtime.threads import daemon_thread
 from ..errors import BadMessage, BusError, TwinsUnavailable
@@ -112,8 +113,8 @@ class Federation:
         self._counted = count
         self._clock = clock
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)  # for the clock
-        self._freed = threading.Condition(self._lock)  # for the feeder
+        self._changed = Condition(self._lock)  # for the clock
+        self._freed = Condition(self._lock)  # for the feeder
         self._schedule = Schedule()
         self._held = self._held_bytes = 0
         self._closed = False

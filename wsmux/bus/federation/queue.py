@@ -10,6 +10,7 @@ from itertools import count
 from typing import NamedTuple
 
 from ...config import MIB
+from ...runtime.parking import Condition
 from ..errors import FROM_RELAY, BusError
 
 __all__ = ["FederationQueue", "MemoryFederationQueue", "QueuedMessage"]
@@ -66,7 +67,7 @@ class MemoryFederationQueue(FederationQueue):
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._some = threading.Condition(self._lock)
+        self._some = Condition(self._lock)
         self._tickets = count()
         self._new: deque[QueuedMessage] = deque()
         self._sizes: dict[str, int] = {}  # by ticket, of messages not done

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.logs import logger
+from ...runtime.parking import OneShotEvent
 from ..relay.queues import QueueUnavailable
 from ..relay.redis_client import FAILURES, ResponseError, explain
 from ..relay.redis_io import RetryPause
@@ -72,7 +73,7 @@ class RedisFederationQueue(FederationQueue):
         self._looked = float("-inf")
         self._failing = False
         self._pause = RetryPause()
-        self._closing = threading.Event()
+        self._closing = OneShotEvent()
 
     def put(self, data: bytes, domains: Sequence[str]) -> None:
         """Add an envelope to the stream; the relay that takes it looks up the destination's relays.

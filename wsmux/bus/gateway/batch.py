@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from ...runtime.deadline import Deadline
+from ...runtime.parking import Condition
 
 __all__ = ["Batch"]
 
@@ -13,7 +12,7 @@ class Batch:
     """Count the messages of a batch that are in progress; any thread may use it."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._count = 0
 
     def begin(self) -> None:

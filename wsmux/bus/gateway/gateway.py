@@ -34,6 +34,7 @@ from ...runtime.capacity_limiter import CapacityLimiter
 from ...runtime.closing import Closing
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import OneShotEvent
 from ...runtime.thread_pool import SerialExecutor, ThreadPool
 from ...runtime.threads import daemon_thread
 from ..client import FIND_TIMEOUT, directory_of, own_twin, urls_of
@@ -146,8 +147,8 @@ class Peer(Closing):
             CapacityLimiter(MAX_OUT, MAX_BYTES),
             CapacityLimiter(MAX_IN, MAX_BYTES),
         )
-        self._closing = threading.Event()
-        self._closed = threading.Event()
+        self._closing = OneShotEvent()
+        self._closed = OneShotEvent()
         outgoing = self._outgoing
         runs: list[tuple[str, Callable[[], None]]] = [
             ("start", self._begin),
@@ -156,7 +157,7 @@ class Peer(Closing):
             ("unserved", self._incoming.unserved.run),
             ("expiry", self._tell_expired),
         ]
-        self._put_back = threading.Event()
+        self._put_back = OneShotEvent()
         self._threads = [daemon_thread(target=run, name=f"{name}-{what}") for what, run in runs]
         self._relay_pool.hold("Redis has not answered yet")
         self._relay_pool.start()

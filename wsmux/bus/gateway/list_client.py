@@ -21,6 +21,7 @@ from ...runtime.capacity_limiter import CapacityLimiter
 from ...runtime.closing import Closing
 from ...runtime.deadline import LONGEST_WAIT, Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import OneShotEvent
 from ...runtime.thread_pool import ThreadPool
 from ...runtime.threads import daemon_thread, start_thread
 from ..client import TIMEOUT, WORKERS
@@ -70,7 +71,7 @@ class GatewayClient(Closing):
 
     def __init__(self, redis: str = REDIS) -> None:
         self._redis: Any = redis_client(redis)
-        self._closing = threading.Event()
+        self._closing = OneShotEvent()
         self._takers: list[tuple[threading.Thread, CapacityLimiter, ThreadPool]] = []
 
     def call(

@@ -27,6 +27,7 @@ from ...config import KIB
 from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import OneShotEvent
 from ..errors import FAILED, BadMessage, BusError
 from ..relay.redis_client import FAILURES, ResponseError, cause, explain, redis_client
 from .backlog import Waiting, backlog_key, decode_backlog, encode_backlog
@@ -145,7 +146,7 @@ class RedisStore:
         self._lock = threading.Lock()
         self._in_hand: dict[str, Counter[bytes]] = {LOCAL: Counter(), REPLY: Counter()}
         self._doubts: dict[str, _Doubt] = {}
-        self._closing = threading.Event()
+        self._closing = OneShotEvent()
 
     def take(self, queue: str) -> bytes | None:
         """Move the oldest message of a list to the taken ones, and return it.

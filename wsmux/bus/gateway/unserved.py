@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition
 from ..errors import EXPIRED, BusError
 from ..wire.messages import Envelope
 from .redis_store import RedisStore
@@ -61,7 +61,7 @@ class Unserved:
     def __init__(self, store: RedisStore, tell: Callable[[Envelope, BusError], None]) -> None:
         self._store = store
         self._tell = tell
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._watched: list[_Watched] = []
         self._order = itertools.count()
         self._bytes = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import threading
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...runtime.deadline import Deadline
+from ...runtime.parking import Condition
 from ..errors import FAILED, BusError, CallTimeout
 from ..session.identity_session import IdentitySession, life_until
 from ..session.relay_pool import RelayPool
@@ -69,7 +69,7 @@ class SendJob:
         self._twin = twin
         self._path = path
         self._deadline = Deadline(life)
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._acks = False
         self._received = 0
         self._done = False

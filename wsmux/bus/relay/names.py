@@ -25,6 +25,7 @@ from ...config import MIB
 from ...runtime import clock
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition
 from ...runtime.threads import daemon_thread, start_thread
 from ..errors import NAME_TAKEN, NOBODY_JOINED, WORKERS_GONE, BadMessage, BusError
 from ..wire.address import Address, address_of
@@ -102,7 +103,7 @@ class Names:
         self._now = now
         self._opens = threading.Lock()  # taken before the other one
         self._lock = threading.Lock()
-        self._some = threading.Condition(self._lock)
+        self._some = Condition(self._lock)
         self._names: dict[Address, _Name] = {}  # by the address of their queue
         # By session: what it has joined, and what it has left with requests to answer; ``True`` if
         # it is among the workers in the store.
@@ -129,7 +130,7 @@ class Names:
     def forked(self) -> None:
         """Empty the copy in a forked child."""
         self._opens, self._lock = threading.Lock(), threading.Lock()
-        self._some = threading.Condition(self._lock)
+        self._some = Condition(self._lock)
         self._names.clear()
         self._joined.clear()
         self._closed = True

@@ -16,6 +16,7 @@ from ...config import MIB
 from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread
 from .redis_client import FAILURES, ResponseError, cause, is_wrong_type
 
@@ -133,11 +134,11 @@ class Writer:
         self._client = client
         self._lock = lock
         self._report = report
-        self._some = threading.Condition(lock)
+        self._some = Condition(lock)
         self._deleting: dict[bytes, set[bytes]] = {}  # until Redis has confirmed
         self._bells: set[str] = set()
         self._closed = False
-        self._stop = threading.Event()
+        self._stop = OneShotEvent()
         self._thread = daemon_thread(target=self._run, name="wsmux-redis-writer")
         self._thread.start()
 
@@ -248,7 +249,7 @@ class Reader:
         self._bell = BELL + uuid.uuid4().hex
         self._rung = b"0-0"  # the last entry read from the bell
         self._waits = False
-        self._stop = threading.Event()
+        self._stop = OneShotEvent()
         self._thread = daemon_thread(target=self._run, name=f"wsmux-redis-reader-{number}")
         self._thread.start()
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ...config import MIB
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import OneShotEvent
 from ..wire.address import Address
 from ..wire.names import is_reserved
 from .queues import LIFE, MAX_QUEUED, Put, QueueUnavailable
@@ -110,7 +111,7 @@ class Appender:
         lock: threading.Lock,
         report: Report,
         known: Known,
-        closing: threading.Event,
+        closing: OneShotEvent,
         ringer: str,
     ) -> None:
         self._ringer = ringer

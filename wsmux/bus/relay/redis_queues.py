@@ -33,6 +33,7 @@ from ...config import MIB
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import OneShotEvent
 from ..wire.address import Address
 from ..wire.names import is_reserved
 from .queues import DurableQueues, Mailbox, Put, QueuedEnvelope
@@ -69,7 +70,7 @@ class RedisQueues(DurableQueues):
         self._readers: list[Reader] = []
         self._failure: str | None = None
         self._is_copy = False  # of a forked child
-        self._closing = threading.Event()
+        self._closing = OneShotEvent()
         self._writer = Writer(client, self._lock, self._report)
         self._shared = SharedMailboxes(client, self._lock, self._writer, self._report)
         self._appender = self._new_appender()
@@ -83,7 +84,7 @@ class RedisQueues(DurableQueues):
         self._is_copy = True
         self._lock = threading.Lock()
         self._mailboxes.clear()
-        self._closing = threading.Event()
+        self._closing = OneShotEvent()
         self._closing.set()
         self._appender = self._new_appender()
 

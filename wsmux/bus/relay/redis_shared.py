@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from ...runtime import clock
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread, start_thread
 from ..wire.address import Address
 from .queues import LIFE, Mailbox, QueuedEnvelope
@@ -144,7 +145,7 @@ class SharedMailboxes:
     ) -> None:
         self._client = client
         self._lock = lock
-        self._some = threading.Condition(lock)
+        self._some = Condition(lock)
         self._writer = writer
         self._report = report
         self.consumer: str = uuid.uuid4().hex
@@ -152,7 +153,7 @@ class SharedMailboxes:
         self._freed: deque[tuple[bytes, dict[bytes, float]]] = deque()
         self._next_look = self._next_renewal = 0.0
         self._threads: list[threading.Thread] = []
-        self._stop = threading.Event()
+        self._stop = OneShotEvent()
 
     def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
         """Return a mailbox; an earlier one of the same name at this relay returns no more."""

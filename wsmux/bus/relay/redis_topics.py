@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import OneShotEvent
 from ...runtime.threads import daemon_thread
 from ..wire.topics import MAX_ANSWER, START, Batch, Position, parse_position
 from .queues import QueueUnavailable
@@ -221,7 +222,7 @@ class RedisTopics(TopicStore):
         self._changed: Changed = _nobody
         self._lock = threading.Lock()  # guards what is known, the longest unused first
         self._known: dict[str, Position] = {}
-        self._closing = threading.Event()
+        self._closing = OneShotEvent()
         self._listener: threading.Thread | None = None
 
     def watch(self, changed: Changed) -> None:

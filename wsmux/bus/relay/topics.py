@@ -38,6 +38,7 @@ from ...exceptions import NoThreadError
 from ...runtime import clock, fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition
 from ...runtime.threads import daemon_thread, start_thread
 from ..errors import BAD_INPUT, TOO_MANY, UNAVAILABLE, BusError, TwinsUnavailable
 from ..twins.records import Twin
@@ -140,7 +141,7 @@ class Topics:
         self._send = send
         self._metrics = metrics
         self._publishers = publishers_of(publishers)
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._reads: defaultdict[Session, dict[str, _Read]] = defaultdict(dict)
         self._by_topic: defaultdict[str, dict[int, _Read]] = defaultdict(dict)  # by id()
         self._dirty: set[str] = set()
@@ -153,7 +154,7 @@ class Topics:
 
     def forked(self) -> None:
         """Disable the copy in a forked child; see ``runtime.fork``."""
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._closed = True
         self._reads.clear()
         self._by_topic.clear()

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ...config import MIB
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition
 from ...runtime.threads import daemon_thread
 from ..errors import CallTimeout
 from ..twins.records import Twin
@@ -116,10 +117,10 @@ class PendingCalls:
         self._limit = limit
         self._repeats: dict[str, _Repeat] = {}
         self._resent: set[str] = set()  # by a resender, after a loss
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._calls: dict[str, Call] = {}
         self._kept = 0  # bytes of their envelopes
-        self._clock = threading.Condition()
+        self._clock = Condition()
         self._next_look = float("inf")
         self._thread: threading.Thread | None = None
         self._closed = False

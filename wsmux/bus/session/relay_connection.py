@@ -28,6 +28,7 @@ from ...runtime.backoff import delay_after
 from ...runtime.deadline import Deadline
 from ...runtime.hints import check_characters
 from ...runtime.logs import logger
+from ...runtime.parking import Condition
 from ...runtime.threads import daemon_thread
 from ..errors import one_line
 from .link import Link, dial
@@ -109,7 +110,7 @@ class RelayConnection:
         self._settle = settle
         self._ssl_context = ssl_context
         self._urgent = urgent
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._link: Link | None = None
         self._serial = 0
         self._held: str | None = None  # why this side stays away from the relay

@@ -24,6 +24,7 @@ from ...runtime import clock
 from ...runtime.backoff import Backoff
 from ...runtime.deadline import LONGEST_WAIT, Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition
 from ...runtime.threads import daemon_thread, start_thread
 from ..errors import (
     FAILED,
@@ -287,7 +288,7 @@ class Standing:
         self._name = name
         self._control = control
         self._relay_pool = relay_pool
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._wanted: dict[str, _Wanted] = {}
         self._undone: list[_Wanted] = []  # to be undone, the oldest first
         self._thread: threading.Thread | None = None

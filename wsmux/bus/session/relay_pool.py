@@ -8,12 +8,12 @@ reference gateway, without its pauses of a second.
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition
 from ..errors import BadMessage, CallTimeout, Replayed
 from ..wire.envelope import parse
 from ..wire.messages import Envelope
@@ -64,7 +64,7 @@ class RelayPool:
         distinct = list(dict.fromkeys(urls))
         if not 0 < len(distinct) <= MAX_RELAYS:
             raise ValueError(f"expected 1 to {MAX_RELAYS} relays, got {len(distinct)}")
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._receive = receive
         self._changed = changed
         self._changes = 0

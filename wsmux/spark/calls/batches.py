@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...rpc import Context, Err, RiverError
 from ...runtime.logs import logger
+from ...runtime.parking import OneShotEvent
 from ..ddl import Ddl, parse
 from .result_types import annotated_type, schema_type
 
@@ -316,7 +317,7 @@ class Deduplicator:
         self._now = now
         self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
-        self._running: dict[Hashable, threading.Event | None] = {}
+        self._running: dict[Hashable, OneShotEvent | None] = {}
 
     def __len__(self) -> int:
         with self._lock:
@@ -379,7 +380,7 @@ class Deduplicator:
                     raise
                 self._end(key, (self._now(), None))
 
-    def _begin(self, key: Hashable) -> tuple[threading.Event | None, Any] | None:
+    def _begin(self, key: Hashable) -> tuple[OneShotEvent | None, Any] | None:
         """Return an event to wait for, or a known result; ``None`` claims the key."""
         with self._lock:
             self._forget_locked()
@@ -390,7 +391,7 @@ class Deduplicator:
                 return None
             running = self._running[key]
             if running is None:
-                running = self._running[key] = threading.Event()
+                running = self._running[key] = OneShotEvent()
             return running, None
 
     def _end(self, key: Hashable, known: tuple[float, Any] | None = None) -> None:

@@ -7,13 +7,13 @@ one query, which closes it. A feed that is dropped instead ends within ``SLICE``
 
 from __future__ import annotations
 
-import threading
 import weakref
 
 from ...exceptions import WsmuxError
 from ...rpc import Subscription
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread
 from ..calls.task_calls import Target, failure, passes
 from ..connection_settings import NO_CONNECTION, Link, Recipe, retry_waits
@@ -93,10 +93,10 @@ class _Feed:
         self._topic = topic
         self.link = Link(recipe)
         self._target = Target(recipe, TOPIC_SERVICE, "heads")
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._patience = Deadline(recipe.call_timeout)
         self._failure: SparkError | None = None
-        self._pausing = threading.Event()
+        self._pausing = OneShotEvent()
         self._subscription: Subscription[dict[str, list[int]]] | None = None
 
     # Feed thread

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from ...runtime.deadline import Deadline
+from ...runtime.parking import Condition
 from .base import Heads
 
 __all__ = ["POLL", "ChangeWatch"]
@@ -16,7 +17,7 @@ POLL = 0.05
 
 class _Topic:
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.changed = Condition()
         self.count = 0  # changes told
         self.waiting = 0
         self.led = False
