@@ -25,6 +25,7 @@ from wsmux.rpc.options import Options
 from wsmux.rpc.session.reconnect_limiter import ReconnectLimiter
 from wsmux.runtime.backoff import delay_after
 
+from ..helpers.ports import free_port
 from ..helpers.raw_peer import request, wait_for
 
 CLIENTS = 1000
@@ -221,12 +222,7 @@ def service() -> rpc.Service:
 
 @pytest.fixture
 def port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        number: int = held.getsockname()[1]
-    return number
+    return free_port()
 
 
 def check_restart(port: int, count: int, outage: float, bound: float) -> list[float]:

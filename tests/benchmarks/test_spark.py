@@ -18,6 +18,7 @@ from benchmarks.sockets import delayed
 from benchmarks.targets import TARGETS, Target, judge
 
 from ..helpers.benchmark_commands import run
+from ..helpers.ports import free_port
 from ..helpers.timeouts import WAIT
 
 pytestmark = pytest.mark.tools
@@ -177,7 +178,6 @@ def test_an_end_passes_a_delay_line(echo: str) -> None:
 
 
 def test_a_server_that_is_gone_ends_the_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with delayed(f"ws://127.0.0.1:{port}/", 0) as address, connect(address) as sock:
         assert sock.recv(10) == b""

@@ -14,6 +14,7 @@ from wsmux.cli.main import parser
 
 from ..helpers.certificates import Certificates
 from ..helpers.commands import command, run, running, served
+from ..helpers.ports import free_port
 
 DATA = random.Random(7).randbytes(1_234_567)
 
@@ -86,8 +87,7 @@ def test_a_bridge_with_tls_on_both_sides(certificates: Certificates) -> None:
 
 
 def test_a_server_that_cannot_be_reached_is_told_to_the_client() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     with (
         running("bridge", "--to", f"ws://127.0.0.1:{port}/") as bridged,
         wsmux.connect(bridged) as connection,

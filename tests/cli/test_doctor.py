@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import pytest
 
 from wsmux.cli.main import main
 
 from ..helpers.broken_setups import answering, echoing
+from ..helpers.ports import free_port
 from ..helpers.proxies import playing
 
 
@@ -39,8 +39,7 @@ def test_a_failure_comes_with_its_fix_and_status_1(capsys: pytest.CaptureFixture
 
 
 def test_what_was_found_comes_as_json_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     status, told = examined(capsys, "--json", f"ws://127.0.0.1:{port}/")
     assert status == 1
     report = json.loads(told)

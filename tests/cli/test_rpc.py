@@ -35,6 +35,7 @@ from wsmux.rpc.wire.values import BigInt
 from ..helpers.certificates import Certificates
 from ..helpers.commands import PATIENCE, command
 from ..helpers.commands import run as run_apart
+from ..helpers.ports import free_port
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import serving
@@ -560,8 +561,7 @@ def test_a_stream_out_of_time_fails(url: str, run: Run, procedure: str) -> None:
 
 
 def test_a_server_that_is_not_there_is_named(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+    url = f"ws://127.0.0.1:{free_port()}/"
     done = run("call", url, "test.same", "--timeout", "0.1")
     assert done.status == 1
     assert f"{url} was not reached" in done.err

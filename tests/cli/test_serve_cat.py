@@ -20,6 +20,7 @@ import wsmux
 
 from ..helpers.certificates import Certificates
 from ..helpers.commands import PATIENCE, command, run, served
+from ..helpers.ports import free_port
 
 # More than a window, so that credit must come back, and no multiple of anything.
 DATA = random.Random(7).randbytes(1_234_567)
@@ -165,8 +166,7 @@ def test_verbose_tells_of_each_stream_on_stderr(tmp_path: Path) -> None:
 
 
 def test_cat_without_a_server_fails_in_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     done = run("cat", f"ws://127.0.0.1:{port}/")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.count(b"\n") == 1

@@ -14,6 +14,7 @@ import wsmux
 from ..helpers import scripted
 from ..helpers.certificates import Certificates
 from ..helpers.connections import Spawn
+from ..helpers.ports import free_port
 from ..helpers.scripted import WAIT, call, pattern
 from ..helpers.wires import NAMES
 
@@ -181,8 +182,7 @@ def test_a_host_that_does_not_exist_is_a_handshake_error() -> None:
 
 
 def test_an_address_where_nobody_listens_is_an_os_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with pytest.raises(ConnectionRefusedError):
         wsmux.connect(f"tcp://127.0.0.1:{port}")
 

@@ -20,6 +20,7 @@ from wsmux import rpc
 from wsmux.rpc.engine.server_calls import ServerCall
 
 from ..helpers.inside import channel_of
+from ..helpers.ports import free_port
 from ..helpers.rpc.clients import cut, session_of
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.timeouts import CONNECTS
@@ -361,8 +362,7 @@ def test_a_session_outlives_its_connection(simple: rpc.Client) -> None:
 
 
 def test_a_client_without_a_server_fails_after_the_grace() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     options = rpc.Options(session_disconnect_grace=0.1)
     with rpc.connect(f"ws://127.0.0.1:{port}", options=options) as client:
         with pytest.raises(rpc.RiverError, match="no connection within the grace period"):
@@ -484,8 +484,7 @@ def test_what_was_sent_gets_out_before_a_close_returns(gate: Gate) -> None:
 
 
 def test_a_client_finds_a_server_that_comes_up_later(gate: Gate) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     statuses: list[str] = []
     options = rpc.Options(session_disconnect_grace=WAIT, backoff_base=0.01, backoff_jitter=0.01)
     with (

@@ -16,7 +16,7 @@ import pytest
 from wsmux import rpc
 
 from ..helpers.fixtures import Tell
-from ..helpers.ports import kept_port
+from ..helpers.ports import free_port
 from ..helpers.rpc.noting_server import LONG_WORK, NotingServer, noting
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
@@ -110,7 +110,7 @@ def test_ten_kills_under_eight_threads_make_no_call_wrong_or_double(
 ) -> None:
     numbers = count()
     with ExitStack() as stack:
-        server = stack.enter_context(noting(kept_port(), tmp_path / "notes"))
+        server = stack.enter_context(noting(free_port(), tmp_path / "notes"))
         made = [stack.enter_context(rpc.connect(server.url)) for _ in range(clients)]
         callers = [Caller(made[place % clients], numbers) for place in range(THREADS)]
         for caller in callers:

@@ -26,6 +26,7 @@ from wsmux.tunnel.remote import RemoteProcess
 from wsmux.tunnel.serving import TunnelServer
 
 from ..helpers.bus.relays import Table, identity
+from ..helpers.ports import free_port
 
 URL = "ws://127.0.0.1:1"
 
@@ -127,8 +128,7 @@ def test_an_empty_collection_is_one() -> None:
 
 
 def test_a_wrong_argument_leaves_no_port_behind() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     for arguments in ({"origins": "*"}, {"origins": ["x"]}, {"protocols": "wsmux"}):
         with pytest.raises((TypeError, ValueError)):
             wsmux.serve(print, port=port, **arguments)  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.supervisor import Supervisor
 
 from ..helpers.inside import multiplexer_of, request_kinds_of
+from ..helpers.ports import free_port
 from ..helpers.scripted import WAIT
 from ..helpers.tunnel_inputs import GREETING, reply
 from ..helpers.tunnel_server import (
@@ -232,8 +233,7 @@ def test_a_socks_client_is_told_of_a_refusal(socks: object) -> None:
 
 
 def test_a_socks_client_is_told_that_nobody_answers(socks: object) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with connected(socks) as sock:
         sock.sendall(GREETING + socks_request(f"127.0.0.1:{port}"))
         assert receive_all(sock) == b"\x05\x00" + reply(5)

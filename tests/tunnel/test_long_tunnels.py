@@ -25,6 +25,7 @@ import pytest
 from wsmux.tunnel import parse_forward
 
 from ..helpers.commands import running, served
+from ..helpers.ports import free_port
 from ..helpers.programs import needs
 from ..helpers.scripted import pattern
 from ..helpers.tunnel_server import connected, forwarding, listens, served_by, tunnels
@@ -108,8 +109,7 @@ def size_of(path: Path) -> int:
 def test_a_tunnel_carries_a_good_part_of_what_socat_does() -> None:
     """Measure both in turn; a tunnel is two processes and a WebSocket, socat one and none."""
     needs("socat")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        relay = f"127.0.0.1:{free.getsockname()[1]}"
+    relay = f"127.0.0.1:{free_port()}"
     with source() as port, served("--allow-forward", f"127.0.0.1:{port}") as url:
         bind = f"TCP-LISTEN:{relay.rpartition(':')[2]},fork,reuseaddr,bind=127.0.0.1"
         socat = subprocess.Popen(["socat", "-b", "65536", bind, f"TCP:127.0.0.1:{port}"])

@@ -18,6 +18,7 @@ from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.serving import through
 
 from ..helpers.inside import record_of
+from ..helpers.ports import free_port
 from ..helpers.scripted import WAIT
 from ..helpers.tunnel_server import Echo, connected, listens, receive_all, served_by, tunnels
 from ..helpers.waiting import wait_for
@@ -121,8 +122,7 @@ def test_nothing_is_offered_by_default() -> None:
 
 
 def test_a_port_where_nobody_listens_is_told(client: wsmux.Connection) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        place = f"127.0.0.1:{listener.getsockname()[1]}"
+    place = f"127.0.0.1:{free_port()}"
     error = refused(client, "CONNECT", place)
     assert error.status == 502
     assert "refused" in error.words

@@ -17,6 +17,7 @@ from wsmux.runtime.deadline import Deadline
 from ..helpers.autobahn.suite import CASES, Verdicts, read_report, running
 from ..helpers.carriers import SERVERS, WsgiServers
 from ..helpers.message_echo import MESSAGES, channel_over, echo
+from ..helpers.ports import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(900)]
 
@@ -77,8 +78,7 @@ def test_a_wsgi_server_passes(
 
 def test_the_client_passes(testsuite: Path, tmp_path: Path) -> None:
     def run(cases: list[str]) -> Verdicts:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            url = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        url = f"ws://127.0.0.1:{free_port()}"
         spec = {
             "url": url,
             "outdir": str(tmp_path),

@@ -15,6 +15,7 @@ from wsmux.bus.federation.http_post import MAX_ANSWER, Answer, Poster
 
 from ...helpers.bus.posts import relay_answering
 from ...helpers.certificates import Certificates
+from ...helpers.ports import free_port
 
 DOMAIN = "other.test"
 
@@ -139,8 +140,7 @@ def test_endless_headers_are_refused() -> None:
 
 
 def test_nobody_listening_is_a_failed_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with pytest.raises(ConnectionRefusedError):
         post(f"http://127.0.0.1:{port}/")
 

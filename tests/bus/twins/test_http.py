@@ -19,6 +19,7 @@ from wsmux.runtime.deadline import Deadline
 
 from ...helpers.bus.captured import TWINS
 from ...helpers.bus.directories import Registrar, registrar
+from ...helpers.ports import free_port
 from ...helpers.timeouts import WAIT
 
 RECORD = twin_record(TWINS[1])
@@ -156,8 +157,7 @@ def test_an_answer_cut_short_is_a_failure(told: Registrar, twins: HttpTwins) -> 
 
 
 def test_a_registrar_that_is_away_is_a_failure() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     twins = HttpTwins(f"http://127.0.0.1:{port}")
     with pytest.raises(TwinsUnavailable, match="cannot be queried"):
         twins.get(1, soon())
