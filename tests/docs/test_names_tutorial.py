@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -90,8 +91,16 @@ def tutorial(tmp_path: Path) -> Iterator[Tutorial]:
     with ExitStack() as stack:
         made = Tutorial(tmp_path, stack)
         made.serve()
-        wait_for(lambda: '"workers":3' in made.who(), WAIT)
+        wait_for(lambda: three_have_joined(made), WAIT)
         yield made
+
+
+def three_have_joined(tutorial: Tutorial) -> bool:
+    try:
+        return '"workers":3' in tutorial.who()
+    except HTTPError as error:  # nobody has joined yet
+        error.close()
+        return False
 
 
 @pytest.mark.hang_bound(300.0)
