@@ -109,12 +109,14 @@ def quick(url: str, **options: Any) -> Recipe:
     return connection(url, **{"connect_timeout": 5.0, "retry_backoff": 0.01, **options})
 
 
-def filled(url: str, dataset: str, *parts: Sequence[Any], mode: str = "append") -> None:
+def filled(
+    url: str, dataset: str, *parts: Sequence[Any], mode: str = "append", **options: Any
+) -> None:
     """Write a dataset, a part for each sequence of batches."""
     from wsmux.spark.source.task_writer import stage
 
     recipe, schema = quick(url), parts[0][0].schema
-    init = {"dataset": dataset, "mode": mode, "schema": schema_bytes(schema)}
+    init = {"dataset": dataset, "mode": mode, "schema": schema_bytes(schema), **options}
     txn = ask_once(recipe, "dataset", "begin", **init)["txn"]
     receipts = []
     for place, batches in enumerate(parts):

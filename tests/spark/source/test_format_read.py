@@ -136,7 +136,7 @@ def test_a_version_is_read_as_it_was(spark: Any) -> None:
         filled(server.url, "d", [rows(0, 10)])
         filled(server.url, "d", [rows(10, 10)])
         other = pa.record_batch([pa.array([7])], names=["id"])
-        filled(server.url, "d", [other], mode="overwrite")
+        filled(server.url, "d", [other], mode="overwrite", overwrite_schema=True)
         assert ids(load(spark, server.url)) == [7]
         assert ids(load(spark, server.url, versionAsOf=0)) == list(range(10))
         before = load(spark, server.url, versionAsOf=1)
@@ -226,7 +226,7 @@ def test_columns_that_change_between_planning_and_reading_are_an_error(spark: An
         filled(server.url, "d", [rows(0, 3)])
         frame = load(spark, server.url)
         other = pa.record_batch([pa.array(["a"]), pa.array(["b"])], ["id", "word"])
-        filled(server.url, "d", [other], mode="overwrite")
+        filled(server.url, "d", [other], mode="overwrite", overwrite_schema=True)
         found = failure(frame.collect)
         assert found.code == "WRONG_SCHEMA"
         assert "the schema Spark has of dataset d" in found.message

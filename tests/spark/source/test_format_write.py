@@ -13,7 +13,8 @@ from wsmux.spark.server.arrow_stream import Limits
 from wsmux.spark.store.memory import MemoryTopics
 
 from ...helpers.spark.arrow_data import ids, pa
-from ...helpers.spark.format_servers import Watched, failure, filled, opts, save, served
+from ...helpers.spark.format_servers import Watched, failure, filled, load, opts, save, served
+from ...helpers.spark.inside import table_of
 from ...helpers.spark.topics import held
 
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]
@@ -66,6 +67,48 @@ def test_columns_are_added_when_schemas_are_merged(spark: Any) -> None:
         assert kept(store) == [0, 1, 2, 3, 7]
         assert store.describe("d").schema.names[-1] == "extra"
         assert str(store.describe("d").schema.field("id").type) == "int64"
+
+
+def test_a_dataset_is_partitioned_by_an_option(spark: Any) -> None:
+    frame = frame_of(spark, 0, 12, 1).selectExpr("id", "DATE'2024-02-28' + int(id % 3) day")
+    with served() as (server, store):
+        save(frame, server.url, partitionBy="day")
+        save(frame.where("id < 6"), server.url)
+        found = failure(lambda: save(frame, server.url, partitionBy="id"))
+        assert (found.code, found.what) == ("WRONG_SCHEMA", "dataset.begin")
+        assert "is partitioned by day, and not by id: leave out partitionBy" in found.message
+        read = load(spark, server.url, numPartitions=1).where("day > DATE'2024-02-28'")
+        days = ["2024-02-28", "2024-02-29", "2024-03-01"]
+        there = sorted([*range(12), *range(6)])
+        assert sorted((row.id, str(row.day)) for row in read.collect()) == [
+            (each, days[each % 3]) for each in there if each % 3
+        ]
+        folders = table_of(store, "d").path.glob("day=*")
+        assert sorted(each.name for each in folders) == [f"day={each}" for each in days]
+
+
+def test_what_spark_has_for_partitions_is_refused_by_spark_itself(spark: Any) -> None:
+    """So that nobody believes a dataset to be partitioned that is not."""
+    with served() as (server, store):
+        save(frame_of(spark, 0, 3), server.url)
+        writer = frame_of(spark, 0, 3).write.format("wsmux").mode("append")
+        with pytest.raises(Exception, match="provided: identity\\(id\\)"):
+            writer.options(**opts(server.url)).partitionBy("id").save()
+        assert kept(store) == [0, 1, 2]
+
+
+def test_a_schema_is_replaced_only_when_it_is_asked_for(spark: Any) -> None:
+    other = spark.sql("SELECT 'x' AS word, CAST(7 AS INT) AS id")
+    with served() as (server, store):
+        save(frame_of(spark, 0, 3), server.url)
+        found = failure(lambda: save(other, server.url, "overwrite"))
+        assert found.code == "WRONG_SCHEMA"
+        assert "set overwriteSchema to replace the schema" in found.message
+        assert kept(store) == [0, 1, 2]
+        save(other, server.url, "overwrite", overwriteSchema="true", partitionBy="word")
+        assert [tuple(row) for row in load(spark, server.url).collect()] == [("x", 7)]
+        found = failure(lambda: save(other, server.url, overwriteSchema="true"))
+        assert "belongs to the mode overwrite" in found.message
 
 
 def test_types_come_as_spark_has_them(spark: Any) -> None:

@@ -137,6 +137,8 @@ def test_an_option_like_none_is_refused_with_all_there_are() -> None:
         (Action.READ, "txnAppId", "a"),
         (Action.READ, "frameBytes", 4096),
         (Action.READ, "mergeSchema", "true"),
+        (Action.READ, "overwriteSchema", "true"),
+        (Action.STREAM_WRITE, "partitionBy", "day"),
         (Action.WRITE, "versionAsOf", 1),
         (Action.STREAM_READ, "timestampAsOf", "2026-11-27"),
         (Action.WRITE, "columns", "a"),

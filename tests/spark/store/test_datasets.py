@@ -88,7 +88,7 @@ def retyped(store: DeltaDatasets) -> None:
     appended(store)
     at = pa.array([1, None], pa.timestamp("us"))
     batch = pa.record_batch([pa.array([1, 2]), at], names=["id", "at"])
-    write(store, "d", batch, mode="overwrite")
+    write(store, "d", batch, mode="overwrite", overwrite_schema=True)
 
 
 def emptied(store: DeltaDatasets) -> None:

@@ -288,7 +288,12 @@ def test_a_schema_that_does_not_fit_is_refused_at_once(store: DatasetStore) -> N
     message = refused("WRONG_SCHEMA", store.begin, "d", "append", other)
     for words in ("'more' is not there", "'word' is missing", "'id' is int64, here string"):
         assert words in message
-    assert store.begin("d", "overwrite", other).done is False
+    assert "set overwriteSchema" in refused("WRONG_SCHEMA", store.begin, "d", "overwrite", other)
+    assert store.begin("d", "overwrite", other, overwrite_schema=True).done is False
+    for mode, more in (("append", False), ("create", False), ("overwrite", True)):
+        options = {"overwrite_schema": True, "merge_schema": more}
+        message = refused("BAD_REQUEST", store.begin, "d", mode, other, **options)
+        assert "belongs to the mode overwrite, without mergeSchema" in message
 
 
 def test_a_stream_that_does_not_fit_its_transaction_is_refused(store: DatasetStore) -> None:
@@ -299,7 +304,8 @@ def test_a_stream_that_does_not_fit_its_transaction_is_refused(store: DatasetSto
 def test_a_schema_that_was_overwritten_meanwhile_is_refused(store: DatasetStore) -> None:
     txn = store.begin("d", "append", SCHEMA).txn
     receipt = staged(store, txn, rows(0, 1))
-    written(store, pa.record_batch([pa.array(["x"])], names=["other"]), mode="overwrite")
+    other = pa.record_batch([pa.array(["x"])], names=["other"])
+    written(store, other, mode="overwrite", overwrite_schema=True)
     refused("WRONG_SCHEMA", store.commit, txn, [receipt])
 
 
@@ -479,7 +485,7 @@ def test_a_version_is_read_as_it_was(store: DatasetStore, reopen: Open) -> None:
         pass  # commits are told apart by milliseconds
     written(store, rows(5, 5))
     other = pa.record_batch([pa.array(["x"])], names=["other"])
-    written(store, other, mode="overwrite")
+    written(store, other, mode="overwrite", overwrite_schema=True)
 
     def held(**when: Any) -> list[int]:
         told = reopen().describe("d", 1, **when)

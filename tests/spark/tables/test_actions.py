@@ -257,7 +257,10 @@ def test_what_is_not_known_is_not_read() -> None:
     ("actions", "mode", "why"),
     [
         ([PLAIN, metadata()], "append", None),
-        ([PLAIN, metadata(partitionColumns=["day"])], "append", "partitioned by day"),
+        ([PLAIN, metadata(column("date"), partitionColumns=["c"])], "append", None),
+        ([PLAIN, metadata(column("decimal(5,2)"), partitionColumns=["c"])], "append", None),
+        ([PLAIN, metadata(column("binary"), partitionColumns=["c"])], "append", "c of type binary"),
+        ([PLAIN, metadata(column("date"), partitionColumns=["y"])], "append", "y of type no type"),
         ([{"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}}, metadata()], "append", "4"),
         (
             [

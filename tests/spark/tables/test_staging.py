@@ -54,13 +54,14 @@ def test_a_part_is_there_when_it_is_finished(staging: Staging, tmp_path: Path) -
     found = staging.part(KEY, receipt.file)
     assert found is not None
     assert found.receipt == receipt
-    assert [found.path] == files(tmp_path)
-    assert found.size == (tmp_path / found.path).stat().st_size
-    assert found.path.startswith("part-00007-0-")
+    (file,) = found.files
+    assert [file.path] == files(tmp_path)
+    assert file.size == (tmp_path / file.path).stat().st_size
+    assert file.path.startswith("part-00007-0-")
     assert staging.part(KEY, "p7-0-0000000000000000.parquet") is None
     assert staging.part(KEY, "../../x") is None
     one.discard()
-    assert [found.path] == files(tmp_path), "it was finished"
+    assert [file.path] == files(tmp_path), "it was finished"
 
 
 def test_what_is_discarded_leaves_nothing(staging: Staging, tmp_path: Path) -> None:
@@ -72,8 +73,9 @@ def test_what_is_discarded_leaves_nothing(staging: Staging, tmp_path: Path) -> N
 def test_what_is_dropped_is_gone_but_for_what_is_held(staging: Staging, tmp_path: Path) -> None:
     finished = [part(staging, attempt).finish(1, 1) for attempt in range(2)]
     late = part(staging, 2)
-    held = staging.part(KEY, finished[0].file)
-    assert held is not None
+    found = staging.part(KEY, finished[0].file)
+    assert found is not None
+    (held,) = found.files
     staging.drop(KEY, lambda path: path == held.path)
     assert files(tmp_path) == [held.path]
     assert staging.info(KEY) is None

@@ -520,16 +520,26 @@ def test_a_sweep_removes_nothing_outside_of_a_table(filled: Path) -> None:
 
 
 def test_a_table_that_can_only_be_read_is_not_swept(tmp_path: Path) -> None:
-    datasets = serve_foreign(tmp_path, pa.table(rows(0, 10)), partition_by=["word"])
+    table = pa.table({"id": list(range(10)), "number": [1.5, 2.5] * 5})
+    datasets = serve_foreign(tmp_path, table, partition_by=["number"])
     before = set(home(tmp_path).rglob("*.parquet"))
-    deltalake.write_deltalake(str(home(tmp_path)), pa.table(rows(10, 10)), mode="overwrite")
+    deltalake.write_deltalake(str(home(tmp_path)), table, mode="overwrite")
+    with pytest.raises(RiverError, match="it is partitioned by number of type double"):
+        datasets.begin("d", "append", table.schema)
     datasets.expire(time.time() + 60 * 86_400)
     assert before <= set(home(tmp_path).rglob("*.parquet"))
 
 
-def test_a_partitioned_table_is_read_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cleaned", [False, True], ids=["whole log", "cleaned log"])
+def test_a_partitioned_table_of_another_program_is_read_and_written_to(
+    tmp_path: Path, cleaned: bool
+) -> None:
     table = pa.table({"id": [1, 2, 3], "word": ["a b", None, "a b"], "n": [True, False, None]})
     datasets = serve_foreign(tmp_path, table, partition_by=["word", "n"])
+    if cleaned:
+        deltalake.write_deltalake(str(home(tmp_path)), table.slice(0, 0), mode="append")
+        deltalake.DeltaTable(str(home(tmp_path))).create_checkpoint()
+        entry(tmp_path, 0).unlink()
     found = [
         row
         for one in datasets.describe("d").ranges
@@ -540,8 +550,15 @@ def test_a_partitioned_table_is_read_only(tmp_path: Path) -> None:
     token = datasets.describe("d", 1).ranges[0].token
     words = [each for b in datasets.read(token, 0, ["word"]).batches for each in b["word"]]
     assert sorted(str(each) for each in words) == ["None", "a b", "a b"]
-    with pytest.raises(RiverError, match="can only be read here: it is partitioned by word, n"):
-        datasets.begin("d", "append", table.schema)
+    for mode, wanted in (("append", 6), ("overwrite", 3)):
+        txn = datasets.begin("d", mode, table.schema).txn
+        part = datasets.open_part(txn, 0, 0, table.schema)
+        part.write(table.to_batches()[0])
+        datasets.commit(txn, [part.finish(1, 1)])
+        other = deltalake.DeltaTable(str(home(tmp_path))).to_pyarrow_table().sort_by("id")
+        assert other.to_pylist() == sorted(
+            table.to_pylist() * (wanted // 3), key=lambda row: row["id"]
+        )
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["whole log", "cleaned log"])

@@ -11,7 +11,8 @@ dataset.describe    dataset, partitions?, columns?, filters?,       schema, vers
 dataset.list                                                        datasets: [{name, version,
                                                                     rows, bytes, error?}]
 dataset.begin       dataset, mode, schema, app?, app_version?,      txn, done
-                    merge_schema?
+                    merge_schema?, overwrite_schema?,
+                    partition_by?
 dataset.commit      txn, receipts                                   version, rows, bytes
 dataset.abort       txn                                             committed
 topic.describe      topic                                           schema, partitions, earliest,
@@ -138,7 +139,10 @@ class DatasetService(Service):
     def begin(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a transaction."""
         request = Request(init)
-        more = {"merge_schema": True} if request.given("merge_schema") is True else {}
+        flags = ("merge_schema", "overwrite_schema")
+        more: dict[str, Any] = {name: True for name in flags if request.given(name) is True}
+        if "partition_by" in request:
+            more["partition_by"] = request.texts("partition_by")
         begun = self.store.begin(
             request.text("dataset"),
             request.text("mode"),

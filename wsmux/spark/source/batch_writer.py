@@ -71,6 +71,10 @@ class BatchWriter(DataSourceArrowWriter):
             init |= {"dataset": options.dataset, "mode": mode}
             if options.merge_schema:
                 init["merge_schema"] = True
+            if options.overwrite_schema:
+                init["overwrite_schema"] = True
+            if options.partition_by is not None:
+                init["partition_by"] = list(options.partition_by)
             if options.app is not None:
                 init |= {"app": options.app, "app_version": options.app_version}
         return ask_once(self._recipe, self._service, "begin", **init)

@@ -20,6 +20,8 @@ maxBytesPerTrigger  approximate maximum bytes of a streaming batch              
 failOnDataLoss      fail if offsets are gone, instead of skipping them            true
 txnAppId            id of the writer, so that a rerun writes nothing              none
 mergeSchema         let a dataset have further columns; some may be missing       false
+overwriteSchema     let an overwrite replace the schema and partition columns     false
+partitionBy         partition columns of a new dataset, ``a,b`` or ``["a"]``      none
 txnVersion          a number that increases with each write of that id            none
 batchRows           maximum rows of a record batch                                no limit
 frameBytes          bytes written at once, 1 KiB to 64 KiB                        65536
@@ -111,6 +113,8 @@ class Options:
     max_bytes: int | None = None
     fail_on_data_loss: bool = True
     merge_schema: bool = False
+    overwrite_schema: bool = False
+    partition_by: tuple[str, ...] | None = None
     app: str | None = None
     app_version: int | None = None
     batch_rows: int | None = None
@@ -215,7 +219,15 @@ _OF_TOPICS = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
 )
-_OF_DATASETS = ("pushdown", "numPartitions", "versionAsOf", "timestampAsOf", "mergeSchema")
+_OF_DATASETS = (
+    "pushdown",
+    "numPartitions",
+    "versionAsOf",
+    "timestampAsOf",
+    "mergeSchema",
+    "overwriteSchema",
+    "partitionBy",
+)
 
 
 def bad_option(text: str) -> SparkError:
@@ -371,6 +383,8 @@ _OPTIONS = (
     _Option("maxBytesPerTrigger", "max_bytes", _whole(1), _STREAM_READ),
     _Option("failOnDataLoss", "fail_on_data_loss", _truth, _READS),
     _Option("mergeSchema", "merge_schema", _truth, _WRITE),
+    _Option("overwriteSchema", "overwrite_schema", _truth, _WRITE),
+    _Option("partitionBy", "partition_by", _columns, _WRITE),
     _Option("txnAppId", "app", _text, _WRITE),
     _Option("txnVersion", "app_version", _whole(0), _WRITE),
     _Option("batchRows", "batch_rows", _whole(1, 2**24)),

@@ -189,6 +189,8 @@ class DatasetStore(ABC):
         app_version: int | None = None,
         *,
         merge_schema: bool = False,
+        overwrite_schema: bool = False,
+        partition_by: Sequence[str] | None = None,
     ) -> Begun:
         """Begin to write.
 
@@ -198,6 +200,9 @@ class DatasetStore(ABC):
                 has one that is not above the last committed is ``done``.
             merge_schema: let columns be added, be missing or in another order; see
                 ``tables.types.merged``.
+            overwrite_schema: let an overwrite replace schema and partition columns too.
+            partition_by: the partition columns of a new table, or of one whose schema is replaced;
+                otherwise those that the table has, if any are given.
         """
 
     @abstractmethod

@@ -22,7 +22,7 @@ import weakref
 from builtins import list as List
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...rpc import RiverError
 from ...runtime.backoff import Backoff
@@ -32,6 +32,7 @@ from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, is_name, re
 from ..source.ranges import cut, overlaps
 from ..tables.actions import DataFile, TableState
 from ..tables.data_files import checked_path, groups_of, read_file
+from ..tables.partitions import check_partitions, matching
 from ..tables.staging import Staged
 from ..tables.statistics import may_match
 from ..tables.table import Commit, DeltaDirectory
@@ -196,6 +197,8 @@ class DeltaDatasets(DatasetStore):
         app_version: int | None = None,
         *,
         merge_schema: bool = False,
+        overwrite_schema: bool = False,
+        partition_by: Sequence[str] | None = None,
     ) -> Begun:
         check_name(dataset, "dataset")
         if mode not in MODES:
@@ -208,7 +211,13 @@ class DeltaDatasets(DatasetStore):
             raise refusal(Code.BAD_REQUEST, "an app name must be text that UTF-8 can tell")
         if app_version is not None and not -(2**63) <= app_version < 2**63:
             raise refusal(Code.BAD_REQUEST, "app_version must fit into 64 bits")
-        given = kept = _kept(schema)
+        if overwrite_schema and (mode != "overwrite" or merge_schema):
+            text = "overwriteSchema belongs to the mode overwrite, without mergeSchema"
+            raise refusal(Code.BAD_REQUEST, f"{text}; the mode is {mode}")
+        given = _kept(schema)
+        wanted = None if partition_by is None else list(partition_by)
+        asked = _Asked(mode, given, wanted, merge_schema, overwrite_schema)
+        layout = _Layout(given, wanted or [])
         table = self._made(dataset)
         with table.view() as state:
             if state is not None:
@@ -216,8 +225,16 @@ class DeltaDatasets(DatasetStore):
                     written = _written(table, state, app, app_version)
                     if written is not None:
                         return Begun(str(TxnId("d", dataset, written)), True)
-                kept = _allowed(mode, dataset, state, kept, merge_schema)
-        info = {"mode": mode, "schema": schema_text(kept), "app": app, "app_version": app_version}
+                layout = _allowed(asked, dataset, state)
+        check_partitions(layout.partition_by, layout.schema)
+        info = {
+            "mode": mode,
+            "schema": schema_text(layout.schema),
+            "app": app,
+            "app_version": app_version,
+            "partition_by": layout.partition_by,
+            "overwrite_schema": overwrite_schema,
+        }
         if merge_schema:
             info["given"] = schema_text(given)
         txn = TxnId("d", dataset, uuid.uuid4().hex)
@@ -247,7 +264,8 @@ class DeltaDatasets(DatasetStore):
         kept = ledger_schema(info["schema"])
         given = ledger_schema(info["given"]) if "given" in info else kept
         takes(given, _kept(schema), "the transaction")
-        part = table.staging.new_part(ident.key, partition, attempt, kept)
+        columns = info.get("partition_by") or []
+        part = table.staging.new_part(ident.key, partition, attempt, kept, columns)
         return _FitPart(part, given, kept)
 
     def commit(self, txn: str, receipts: Sequence[Receipt]) -> Committed:
@@ -300,26 +318,34 @@ class DeltaDatasets(DatasetStore):
         info: dict[str, Any],
         receipts: Sequence[Receipt],
     ) -> Commit:
-        kept, mode, merges = ledger_schema(info["schema"]), info["mode"], "given" in info
+        mode, columns = info["mode"], info.get("partition_by") or []
+        layout = _Layout(ledger_schema(info["schema"]), columns)
+        merges, overwrites = "given" in info, bool(info.get("overwrite_schema"))
         if state is not None:
-            kept = _allowed(mode, ident.name, state, kept, merges)
+            asked = _Asked(mode, layout.schema, columns, merges, overwrites)
+            layout = _allowed(asked, ident.name, state)
         parts: list[Staged] = []
+        rows = size = 0
         for receipt in receipts:
-            staged = table.staging.part(ident.key, receipt.file)
-            receipt.check(None if staged is None else staged.receipt)
-            if staged is not None and receipt.rows:
-                _check_staged(table, staged)
-                parts.append(staged)
+            finished = table.staging.part(ident.key, receipt.file)
+            receipt.check(None if finished is None else finished.receipt)
+            if finished is not None and receipt.rows:
+                for staged in finished.files:
+                    _check_staged(table, staged)
+                parts += finished.files
+                rows, size = rows + receipt.rows, size + receipt.bytes
         return Commit(
             version,
             ident.key,
             mode,
-            kept,
-            merges,
+            layout.schema,
+            layout.partition_by,
+            merges or overwrites,
+            lambda file: True,
             info["app"],
             info["app_version"],
-            sum(each.receipt.rows for each in parts),
-            sum(each.receipt.bytes for each in parts),
+            rows,
+            size,
             parts,
         )
 
@@ -354,7 +380,9 @@ class DeltaDatasets(DatasetStore):
         spans = [(files[at], range(start, end)) for at, start, end in found]
         if filters:
             keep = may_match(filters, schema, [file.stats for file, _ in spans])
-            spans = [span for span, may in zip(spans, keep, strict=True) if may]
+            sure = matching(filters, schema, [file for file, _ in spans])
+            verdicts = zip(spans, keep, sure, strict=True)
+            spans = [span for span, may, match in verdicts if may and match is not False]
         batches = _scan(table, spans, schema, told.names, matches, skip_rows)
         return Table(told, self._watched(batches, table, wanted))
 
@@ -490,25 +518,52 @@ def _written(table: DeltaDirectory, state: TableState, app: str, app_version: in
     return key or uuid.uuid5(uuid.NAMESPACE_OID, app).hex
 
 
-def _allowed(mode: str, dataset: str, state: TableState, kept: Any, merges: bool) -> Any:
-    """Return the schema that the dataset has when this is written.
+class _Layout(NamedTuple):
+    """The schema and the partition columns of a dataset."""
+
+    schema: Any
+    partition_by: Sequence[str]
+
+
+class _Asked(NamedTuple):
+    """What a transaction wants of a dataset; ``partition_by`` is ``None`` for what it has."""
+
+    mode: str
+    schema: Any
+    partition_by: Sequence[str] | None
+    merges: bool
+    overwrites_schema: bool
+
+
+def _allowed(asked: _Asked, dataset: str, state: TableState) -> _Layout:
+    """Return the layout that the dataset has when this is written.
 
     Raises:
         RiverError: EXISTS or WRONG_SCHEMA.
     """
-    if mode == "create":
+    if asked.mode == "create":
         raise refusal(Code.EXISTS, f"there is already a dataset {dataset}")
-    why = state.why_read_only(mode)
+    why = state.why_read_only(asked.mode)
     if why is not None:
         text = f"dataset {dataset} can only be read here: {why}"
         raise refusal(Code.WRONG_SCHEMA, text)
-    if mode == "overwrite":
-        return kept
-    current = _schema(state, state.version)
-    if merges:
-        return _kept(merged(current, kept, f"dataset {dataset}"))
-    takes(current, kept, f"dataset {dataset}")
-    return current
+    if asked.overwrites_schema:
+        return _Layout(asked.schema, asked.partition_by or [])
+    current, columns = _schema(state, state.version), state.partition_columns
+    if asked.partition_by is not None and list(asked.partition_by) != columns:
+        text = f"dataset {dataset} is partitioned by {', '.join(columns) or 'no column'}, and not"
+        text = f"{text} by {', '.join(asked.partition_by) or 'none'}: leave out partitionBy, or"
+        raise refusal(Code.WRONG_SCHEMA, f"{text} overwrite it with overwriteSchema"[:4000])
+    if asked.merges:
+        return _Layout(_kept(merged(current, asked.schema, f"dataset {dataset}")), columns)
+    try:
+        takes(current, asked.schema, f"dataset {dataset}")
+    except RiverError as error:
+        if asked.mode == "append":
+            raise
+        text = f"{error.message}; set overwriteSchema to replace the schema with the rows"
+        raise refusal(Code.WRONG_SCHEMA, text) from error
+    return _Layout(current, columns)
 
 
 def _version_at(state: TableState, dataset: str, timestamp: float | None) -> int:

@@ -40,11 +40,21 @@ _log = logger("wsmux.spark")
 
 
 class FileWriter(ABC):
-    """Write one file."""
+    """Write one file.
+
+    Attributes:
+        held: bytes that are gathered in memory.
+    """
+
+    held = 0
 
     @abstractmethod
     def write(self, batch: Any) -> None:
         """Add a batch of the stored schema."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what is gathered in memory."""
 
     @abstractmethod
     def close(self) -> list[int]:
@@ -107,29 +117,29 @@ class _ParquetWriter(FileWriter):
             self._file.close()
             raise
         self._gathered: list[Any] = []
-        self._rows = self._bytes = 0
+        self._rows = self.held = 0
         self._groups: list[int] = []
 
     def write(self, batch: Any) -> None:
         self._gathered.append(restamp(batch, self._schema))
         self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
-            self._write_group()
+        self.held += batch.nbytes
+        if self._rows >= GROUP_ROWS or self.held >= GROUP_BYTES:
+            self.flush()
 
-    def _write_group(self) -> None:
+    def flush(self) -> None:
         if self._rows:
             table = pa.Table.from_batches(self._gathered, self._schema)
             table = table.rename_columns(self._names)
             # Cut where groups are many times the size, as when one large batch came.
-            size = max(1, min(GROUP_ROWS, self._rows * GROUP_BYTES // max(1, self._bytes)))
+            size = max(1, min(GROUP_ROWS, self._rows * GROUP_BYTES // max(1, self.held)))
             self._writer.write_table(table, row_group_size=size)
             whole, rest = divmod(self._rows, size)
             self._groups += [size] * whole + [rest] * bool(rest)
-        self._gathered, self._rows, self._bytes = [], 0, 0
+        self._gathered, self._rows, self.held = [], 0, 0
 
     def close(self) -> list[int]:
-        self._write_group()
+        self.flush()
         self._writer.close()
         self._file.close()
         return self._groups
@@ -229,6 +239,9 @@ class _ArrowWriter(FileWriter):
         for piece in sized(restamp(batch, self._schema)):
             self._writer.write_batch(piece)
             self._groups.append(piece.num_rows)
+
+    def flush(self) -> None:
+        pass  # nothing is gathered
 
     def close(self) -> list[int]:
         self._writer.close()

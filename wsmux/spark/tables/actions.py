@@ -41,6 +41,20 @@ WRITER_FEATURES = READER_FEATURES | {"appendOnly", "invariants", "domainMetadata
 REMOVED_AGE = "delta.deletedFileRetentionDuration"
 WEEK = 7 * 86_400.0
 
+# Of which types the values of partition columns are written here, as Delta calls them.
+PARTITION_TYPES = {
+    "string",
+    "byte",
+    "short",
+    "integer",
+    "long",
+    "boolean",
+    "decimal",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+}
+
 # What the metadata of a column may ask of writers.
 COLUMN_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity")
 _INNER = ("type", "elementType", "keyType", "valueType")
@@ -107,12 +121,18 @@ def commit_info(operation: str, mode: str, now: int, engine: str, **own: Any) ->
     }
 
 
-def add_action(path: str, size: int, modified: int, stats: str) -> Action:
+def add_action(
+    path: str,
+    size: int,
+    modified: int,
+    stats: str,
+    partition: Mapping[str, str | None] | None = None,
+) -> Action:
     """Return the action that adds a file."""
     return {
         "add": {
-            "path": quote(path),
-            "partitionValues": {},
+            "path": quote(path, safe="/="),  # as others have the folders of partitions
+            "partitionValues": dict(partition or {}),
             "size": size,
             "modificationTime": modified,
             "dataChange": True,
@@ -332,8 +352,9 @@ class TableState:
         configuration = self.metadata.get("configuration") or {}
         if mode == "overwrite" and configuration.get("delta.appendOnly") == "true":
             return "it is append-only"
-        if self.partition_columns:
-            return f"it is partitioned by {', '.join(self.partition_columns)}"
+        odd = self._odd_partition()
+        if odd is not None:
+            return f"it is partitioned by {odd}"
         asked = set(self.protocol.get("writerFeatures") or [])
         if not asked and self.protocol.get("minWriterVersion", 0) > 2:
             return f"it asks for writer version {self.protocol['minWriterVersion']}"
@@ -341,6 +362,17 @@ class TableState:
             return f"it asks for the features {', '.join(sorted(asked - WRITER_FEATURES))}"
         told = _column_rules(str(self.metadata.get("schemaString")))
         return None if told is None else f"a column has {told}"
+
+    def _odd_partition(self) -> str | None:
+        """Return a partition column, and its type, of which no values are written here."""
+        columns = self.partition_columns
+        fields = json.loads(self.metadata["schemaString"])["fields"] if columns else ()
+        types = {field["name"]: str(field["type"]) for field in fields}
+        for name in columns:
+            kind = types.get(name, "no type")
+            if kind.partition("(")[0] not in PARTITION_TYPES:
+                return f"{name} of type {kind:.80}"
+        return None
 
     # Letting go
 

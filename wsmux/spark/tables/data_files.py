@@ -6,7 +6,6 @@ What is written needs memory for one row group, whatever comes: see ``store.file
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,16 +18,13 @@ from ..source.ranges import Group, overlaps
 from ..store.files import READ_BYTES, READ_ROWS, FileWriter, parquet_writer
 from ..store.schemas import first_line, relaxed, restamp
 from .actions import DataFile
+from .partitions import partition_value
 from .statistics import Statistics
 
 __all__ = ["NewFile", "Written", "groups_of", "read_file", "rows_in"]
 
 # Bytes of a file that are worth being read apart.
 GROUP_BYTES = 8 * MIB
-
-
-_ESCAPED = re.compile(r"(\\u00[0-9A-Fa-f]{2})+")
-_ZONED = re.compile(r"(Z|[+-][0-9]{2}:?[0-9]{2})$")
 
 
 class Written(NamedTuple):
@@ -56,6 +52,15 @@ class NewFile:
         """Add a batch of the schema."""
         self._known.see(batch)
         self._writer.write(batch)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are in memory until their row group is whole."""
+        return self._writer.held
+
+    def flush(self) -> None:
+        """Write what is in memory as a row group of its own."""
+        self._writer.flush()
 
     def close(self) -> Written:
         """End the file, and make it and its name safe from a crash."""
@@ -190,23 +195,10 @@ def _whole(batch: Any, schema: Any, partition: Mapping[str, str | None]) -> Any:
                 column = column.cast(
                     field.type, safe=False
                 )  # such as nanoseconds of another writer
-        elif partition.get(field.name):  # an empty one is null too
-            value = _partition_value(str(partition[field.name]), field.type)
+        elif field.name in partition:
+            value = partition_value(partition[field.name], field.type)
             column = pa.repeat(value, batch.num_rows)
         else:
             column = pa.nulls(batch.num_rows, field.type)
         columns.append(column)
     return restamp(pa.RecordBatch.from_arrays(columns, names=schema.names), schema)
-
-
-def _partition_value(text: str, kind: Any) -> Any:
-    """Return a value as the log tells it, whose bytes are escaped and whose times are in UTC."""
-    if pa.types.is_binary(kind):
-        if _ESCAPED.fullmatch(text):
-            found = bytes(int(each, 16) for each in text.split("\\u00")[1:])
-        else:
-            found = text.encode()  # as Spark has them
-        return pa.scalar(found, kind)
-    if pa.types.is_timestamp(kind) and kind.tz is not None and not _ZONED.search(text):
-        text += "Z"
-    return pa.scalar(text, pa.string()).cast(kind)

@@ -3,8 +3,10 @@
 ::
 
     TABLE/part-...parquet               where a file is written, and stays
+    TABLE/day=2024-02-29/part-...       the same, in a table with partition columns
     TABLE/_wsmux/staged/KEY/txn.json    what a transaction was begun with
-    TABLE/_wsmux/staged/KEY/FILE.json   what is known of a file: nothing, until it is finished
+    TABLE/_wsmux/staged/KEY/FILE.json   what is known of a part: nothing, until it is finished; of
+                                        a part in several files each has one, with its folder
 
 Nothing is moved in a commit. What a transaction has left is found by what is known of its files,
 without a look at all files of the table.
@@ -17,10 +19,13 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...config import MIB
 from ...rpc import RiverError
 from ...runtime.lazy_imports import pa
 from ...runtime.logs import logger
@@ -30,13 +35,21 @@ from ..store.commit_log import read_object, write_new
 from ..store.directory import real_directory
 from ..store.schemas import first_line
 from .data_files import NewFile, sync_path
+from .partitions import Piece, split
 
-__all__ = ["OWN", "Staged", "Staging"]
+__all__ = ["OWN", "Finished", "Staged", "Staging"]
 
 # The folder of this package in a table; readers of Delta pass over its name.
 OWN = "_wsmux"
 
 TXN = "txn.json"
+
+# Files of one part that are open at once, and that it has at most: each costs a descriptor, and a
+# line of the log for good. The bytes of rows that all of them hold in memory.
+OPEN_FILES = 32
+MAX_FILES = 1024
+HELD_BYTES = 32 * MIB
+
 _KEY = re.compile(r"[0-9a-f]{32}(-[0-9]{1,19})?")
 _FILE = re.compile(r"p([0-9]{1,19})-([0-9]{1,19})-([0-9a-f]{16})\.parquet")
 
@@ -46,12 +59,19 @@ _log = logger("wsmux.spark")
 
 
 class Staged(NamedTuple):
-    """A finished part: its receipt, and what the log is told of its file."""
+    """What the log is told of a file of a finished part."""
 
-    receipt: Receipt
     path: str
     size: int
     stats: str
+    partition: Mapping[str, str | None] = {}
+
+
+class Finished(NamedTuple):
+    """A finished part: its receipt and its files, one unless the table has partition columns."""
+
+    receipt: Receipt
+    files: Sequence[Staged]
 
 
 class Staging:
@@ -118,16 +138,27 @@ class Staging:
         except FileNotFoundError:
             return 0.0
 
-    def new_part(self, key: str, partition: int, attempt: int, schema: Any) -> Part:
-        """Begin a part of a transaction.
+    def new_part(
+        self,
+        key: str,
+        partition: int,
+        attempt: int,
+        schema: Any,
+        partition_by: Sequence[str] = (),
+    ) -> Part:
+        """Begin a part of a transaction, for a table with these partition columns.
 
         Raises:
             RiverError: NO_TXN, or STORE_FAILED.
         """
-        name = f"p{partition}-{attempt}-{uuid.uuid4().hex[:16]}.parquet"
-        return _NewPart(self._root, self._txn(key) / name, self._table, schema, sync=self._sync)
+        note = self._txn(key) / _new_name(partition, attempt)
+        if partition_by:
+            return _PartitionedPart(
+                self._root, note, self._table, schema, partition_by, sync=self._sync
+            )
+        return _NewPart(self._root, note, self._table, schema, sync=self._sync)
 
-    def part(self, key: str, file: str) -> Staged | None:
+    def part(self, key: str, file: str) -> Finished | None:
         """Return a finished part of a transaction.
 
         Raises:
@@ -142,11 +173,14 @@ class Staging:
         except FileNotFoundError:
             return None
         values = read_object(path, shown)
-        if values is None:
+        if values is None or "folder" in values:  # of a file, not of a part
             return None
         try:
             receipt = Receipt.of(values["receipt"])
-            return Staged(receipt, _path_of(file), int(values["size"]), str(values["stats"]))
+            if "files" in values:
+                return Finished(receipt, [Staged(**each) for each in values["files"]])
+            staged = Staged(_path_of(file), int(values["size"]), str(values["stats"]))
+            return Finished(receipt, [staged])
         except (KeyError, TypeError, ValueError, RiverError) as error:
             raise refusal(Code.CORRUPT, f"{shown} is damaged: {error!r:.200}") from error
 
@@ -183,59 +217,105 @@ def _files_of(path: Path) -> Iterator[str]:
     for name in os.listdir(path):
         file = name.removesuffix(".json")
         if file != name and _FILE.fullmatch(file):
-            yield _path_of(file)
+            yield _path_of(file, _folder_in(path / name))
 
 
-def _path_of(file: str) -> str:
+def _folder_in(note: Path) -> str:
+    """Return the folder that is told of a file, nothing if none is."""
+    try:
+        values = json.loads(note.read_bytes() or b"{}")
+        folder = str(values.get("folder") or "")
+    except (FileNotFoundError, ValueError, AttributeError):
+        return ""
+    # What is removed by it has to be below the table, in a folder of partitions.
+    parts = folder.split("/") if folder else []
+    return folder if all("=" in part and part not in (".", "..") for part in parts) else ""
+
+
+def _path_of(file: str, folder: str = "") -> str:
     """Return the name below the table of a part's file."""
     found = _FILE.fullmatch(file)
     assert found is not None
-    return f"part-{int(found[1]):05d}-{found[2]}-{found[3]}.snappy.parquet"
+    name = f"part-{int(found[1]):05d}-{found[2]}-{found[3]}.snappy.parquet"
+    return f"{folder}/{name}" if folder else name
 
 
-class _NewPart(Part):
-    """Write one part. ``note`` is known while the transaction is not dropped."""
+def _new_name(partition: int, attempt: int) -> str:
+    return f"p{partition}-{attempt}-{uuid.uuid4().hex[:16]}.parquet"
 
-    def __init__(self, root: Path, note: Path, table: str, schema: Any, *, sync: bool) -> None:
+
+class _StagedPart(Part):
+    """What the two kinds of parts share. ``note`` is known while the transaction is not dropped."""
+
+    def __init__(self, root: Path, note: Path, table: str, *, sync: bool) -> None:
+        found = _FILE.fullmatch(note.name)
+        assert found is not None
+        self._partition, self._attempt = int(found[1]), int(found[2])
+        self._root = root
         self._note = note.with_name(f"{note.name}.json")
         self._name = note.name
-        self._path = root / _path_of(note.name)
-        self._shown = f"{table}/{self._path.name}"
+        self._table = table
+        self._shown = f"{table}/{_path_of(note.name)}"
         self._sync = sync
         self._open = False
+
+    def finish(self, size: int, crc: int) -> Receipt:
+        with self._guarded():
+            rows, told = self._ended()
+            receipt = Receipt(self._partition, self._attempt, rows, size, crc, self._name)
+            self._tell(self._note, {"receipt": receipt.to_json(), **told})
+        self._open = False
+        return receipt
+
+    def _ended(self) -> tuple[int, dict[str, Any]]:
+        """End what is written; return its rows, and what is to be known of it."""
+        raise NotImplementedError
+
+    def _tell(self, note: Path, values: Mapping[str, Any]) -> None:
+        hidden = note.with_name(f".{uuid.uuid4().hex}")
+        write_new(hidden, json.dumps(values).encode(), sync=self._sync)
+        os.rename(hidden, note)
+        if self._sync:
+            sync_path(note.parent)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Raise the error for what the system or pyarrow says.
+
+        Raises:
+            RiverError: NO_TXN, STORE_FAILED or BAD_ARROW.
+        """
         try:
-            write_new(self._note, b"", sync=False)
-            self._file = NewFile(self._path, schema, sync=sync)
+            yield
         except (OSError, pa.ArrowException) as error:
             raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> RiverError:
+        if isinstance(error, FileNotFoundError) or not self._note.parent.exists():
+            text = "the transaction was aborted, or has expired, while it was written"
+            return refusal(Code.NO_TXN, text)
+        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
+            return refusal(Code.STORE_FAILED, f"{self._shown}: {error.strerror or error}")
+        return refusal(Code.BAD_ARROW, f"{self._shown} cannot be written: {first_line(error)}")
+
+
+class _NewPart(_StagedPart):
+    """Write one part as one file."""
+
+    def __init__(self, root: Path, note: Path, table: str, schema: Any, *, sync: bool) -> None:
+        super().__init__(root, note, table, sync=sync)
+        with self._guarded():
+            write_new(self._note, b"", sync=False)
+            self._file = NewFile(root / _path_of(note.name), schema, sync=sync)
         self._open = True
 
     def write(self, batch: Any) -> None:
-        try:
+        with self._guarded():
             self._file.write(batch)
-        except (OSError, pa.ArrowException) as error:
-            raise self._failed(error) from error
 
-    def finish(self, size: int, crc: int) -> Receipt:
-        found = _FILE.fullmatch(self._name)
-        assert found is not None
-        hidden = self._note.with_name(f".{uuid.uuid4().hex}")
-        try:
-            written = self._file.close()
-            receipt = Receipt(int(found[1]), int(found[2]), written.rows, size, crc, self._name)
-            values = {
-                "receipt": receipt.to_json(),
-                "size": written.size,
-                "stats": written.stats,
-            }
-            write_new(hidden, json.dumps(values).encode(), sync=self._sync)
-            os.rename(hidden, self._note)
-            if self._sync:
-                sync_path(self._note.parent)
-        except (OSError, pa.ArrowException) as error:
-            raise self._failed(error) from error
-        self._open = False
-        return receipt
+    def _ended(self) -> tuple[int, dict[str, Any]]:
+        written = self._file.close()
+        return written.rows, {"size": written.size, "stats": written.stats}
 
     def discard(self) -> None:
         if self._open:
@@ -243,11 +323,127 @@ class _NewPart(Part):
             self._file.abandon()
             self._note.unlink(missing_ok=True)
 
-    def _failed(self, error: Exception) -> RiverError:
-        """Return the error for what the system or pyarrow said."""
-        if isinstance(error, FileNotFoundError) or not self._note.parent.exists():
-            text = "the transaction was aborted, or has expired, while it was written"
-            return refusal(Code.NO_TXN, text)
-        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
-            return refusal(Code.STORE_FAILED, f"{self._shown}: {error.strerror or error}")
-        return refusal(Code.BAD_ARROW, f"{self._shown} cannot be written: {first_line(error)}")
+
+class _OpenFile(NamedTuple):
+    """A file that is written to, what is known of it, and its partition values."""
+
+    file: NewFile
+    path: str
+    note: Path
+    values: Mapping[str, str | None]
+
+
+class _PartitionedPart(_StagedPart):
+    """Write one part as a file or more for each combination of partition values.
+
+    At most ``OPEN_FILES`` are open at once. When another value comes, the file that was not written
+    to for longest is ended, and later rows of its value begin another one: data that are sorted
+    make the fewest files. About ``HELD_BYTES`` are in memory, whatever comes.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        note: Path,
+        table: str,
+        schema: Any,
+        partition_by: Sequence[str],
+        *,
+        sync: bool,
+    ) -> None:
+        super().__init__(root, note, table, sync=sync)
+        self._partition_by = partition_by
+        self._schema = pa.schema([each for each in schema if each.name not in partition_by])
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()  # by folder; the oldest first
+        self._ready: list[tuple[Path, Staged]] = []
+        self._rows = self._held = 0
+        with self._guarded():
+            write_new(self._note, b"", sync=False)
+        self._open = True
+
+    def write(self, batch: Any) -> None:
+        for piece in split(batch, self._partition_by):
+            with self._guarded():
+                file = self._file_of(piece).file
+                before = file.held
+                file.write(piece.batch)
+                self._held += file.held - before
+                if self._held > HELD_BYTES:
+                    self._flush()
+
+    def _flush(self) -> None:
+        """Write the fullest files' rows, until half of what may be in memory is left."""
+        for each in sorted((each.file for each in self._files.values()), key=_held, reverse=True):
+            if self._held <= HELD_BYTES // 2:
+                break
+            self._held -= each.held
+            each.flush()
+
+    def _file_of(self, piece: Piece) -> _OpenFile:
+        """Return the file for the rows of a piece.
+
+        Raises:
+            RiverError: TOO_LARGE, for too many files; CORRUPT, if a folder is none.
+        """
+        found = self._files.get(piece.folder)
+        if found is not None:
+            self._files.move_to_end(piece.folder)
+            return found
+        if len(self._files) + len(self._ready) >= MAX_FILES:
+            by = ", ".join(self._partition_by)
+            quoted = ", ".join(f"'{each}'" for each in self._partition_by)
+            text = (
+                f"one task writes more than {MAX_FILES} files of a table partitioned by {by}: sort "
+                "its rows by these columns, or partition by fewer values; in Spark "
+                f"df.repartition({quoted}).sortWithinPartitions({quoted})"
+            )
+            raise refusal(Code.TOO_LARGE, text)
+        if len(self._files) >= OPEN_FILES:
+            self._end(next(iter(self._files)))
+        name = _new_name(self._partition, self._attempt)
+        note = self._note.with_name(f"{name}.json")
+        path = _path_of(name, piece.folder)
+        self._tell(note, {"folder": piece.folder})
+        self._make_folder(piece.folder)
+        file = NewFile(self._root / path, self._schema, sync=self._sync)
+        self._files[piece.folder] = made = _OpenFile(file, path, note, piece.values)
+        return made
+
+    def _make_folder(self, folder: str) -> None:
+        path, shown = self._root, self._table
+        for name in folder.split("/"):
+            above, path, shown = path, path / name, f"{shown}/{name}"
+            if not real_directory(path, shown):  # and no link
+                path.mkdir(exist_ok=True)
+            if self._sync:
+                sync_path(above)
+
+    def _end(self, folder: str) -> None:
+        made = self._files[folder]
+        self._held -= made.file.held
+        written = made.file.close()
+        del self._files[folder]
+        self._rows += written.rows
+        staged = Staged(made.path, written.size, written.stats, made.values)
+        self._ready.append((made.note, staged))
+
+    def _ended(self) -> tuple[int, dict[str, Any]]:
+        while self._files:
+            self._end(next(iter(self._files)))
+        return self._rows, {"files": [staged._asdict() for _, staged in self._ready]}
+
+    def discard(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        for made in self._files.values():
+            made.file.abandon()
+            made.note.unlink(missing_ok=True)
+        for note, staged in self._ready:
+            (self._root / staged.path).unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
+        self._note.unlink(missing_ok=True)
+
+
+def _held(file: NewFile) -> int:
+    return file.held

@@ -48,6 +48,7 @@ from .actions import (
     remove_action,
 )
 from .data_files import checked_path, rows_in, sync_path
+from .partitions import value_text
 from .staging import OWN, Staged, Staging
 from .types import delta_schema, has_naive_timestamps
 
@@ -87,13 +88,17 @@ class Commit(NamedTuple):
 
     Attributes:
         version: the newest one when this was planned, -1 without a table.
+        redefines: whether schema and partition columns take the place of those of the table.
+        removes: which files an overwrite removes.
     """
 
     version: int
     key: str
     mode: str
     schema: Any
-    merges: bool
+    partition_by: Sequence[str]
+    redefines: bool
+    removes: Callable[[DataFile], bool]
     app: str | None
     app_version: int | None
     rows: int
@@ -426,14 +431,16 @@ class DeltaDirectory:
         mode = "Overwrite" if commit.mode == "overwrite" else "Append"
         operation = "CREATE TABLE AS SELECT" if state is None else "WRITE"
         actions = [commit_info(operation, mode, now, ENGINE, **own)]
-        if state is None or commit.mode == "overwrite" or commit.merges:
-            actions += _declared(state, commit.schema, now, self._ttl)
+        if state is None or commit.redefines:
+            actions += _declared(state, commit.schema, commit.partition_by, now, self._ttl)
         if commit.app is not None:
             txn = {"appId": commit.app, "version": commit.app_version, "lastUpdated": now}
             actions.append({"txn": txn})
         if state is not None and commit.mode == "overwrite":
-            actions += [remove_action(file, now) for file in state.live.values()]
-        actions += [add_action(each.path, each.size, modified, each.stats) for each in commit.parts]
+            removed = (file for file in state.live.values() if commit.removes(file))
+            actions += [remove_action(file, now) for file in removed]
+        for path, size, stats, partition in commit.parts:
+            actions.append(add_action(path, size, modified, stats, partition))
         return actions
 
     def _append(self, version: int, data: bytes) -> bool:
@@ -560,10 +567,7 @@ def _base_file(add: Mapping[str, Any]) -> DataFile:
     """Return a file that delta-rs tells of."""
     rows = add.get("num_records")
     partition = add.get("partition") or add.get("partition_values") or {}
-    told = {
-        name: value.decode() if isinstance(value, bytes) else None if value is None else str(value)
-        for name, value in partition.items()
-    }
+    told = {name: value_text(value) for name, value in partition.items()}
     stats = _stats_of(add)
     modified = add["modification_time"]
     modified = modified if isinstance(modified, int) else int(modified.timestamp() * 1000)
@@ -599,7 +603,9 @@ def _told_protocol(protocol: Any) -> dict[str, Any]:
     }
 
 
-def _declared(state: TableState | None, kept: Any, now: int, ttl: float) -> Iterator[Action]:
+def _declared(
+    state: TableState | None, kept: Any, partition_by: Sequence[str], now: int, ttl: float
+) -> Iterator[Action]:
     """Yield the protocol and metadata of a table whose schema is to be this one."""
     schema, held = delta_schema(kept), None if state is None else state.protocol
     protocol = protocol_for(has_naive_timestamps(kept), held)
@@ -615,13 +621,14 @@ def _declared(state: TableState | None, kept: Any, now: int, ttl: float) -> Iter
         metadata: dict[str, Any] = {
             "id": str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},
-            "partitionColumns": [],
+            "partitionColumns": list(partition_by),
             "configuration": configuration,
             "createdTime": now,
         }
         yield {"metaData": {**metadata, "schemaString": schema}}
-    elif state.schema(state.version) != schema:
-        yield {"metaData": {**state.metadata, "schemaString": schema}}
+    elif state.schema(state.version) != schema or state.partition_columns != list(partition_by):
+        told = {"schemaString": schema, "partitionColumns": list(partition_by)}
+        yield {"metaData": {**state.metadata, **told}}
 
 
 def _last_checkpoint(log: Path) -> int:
