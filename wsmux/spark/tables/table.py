@@ -207,6 +207,8 @@ class DeltaDirectory:
                 return False  # a crash has torn it, or another writer is at it
             self._state = None
             raise self._corrupt(path, error) from error
+        except FileNotFoundError:
+            return False  # set aside, or removed with its table, since the look: seen next time
         except _UNUSABLE as error:
             self._state = None  # it may be half applied
             raise self._corrupt(path, error) from error
