@@ -80,6 +80,13 @@ def test_version_goes_to_stdout() -> None:
         ["replay", "recording.jsonl"],
         ["replay", "recording.jsonl", "--handler", "module"],
         ["replay", "recording.jsonl", "--handler", "a:b", "--stream-handler", "a:b"],
+        ["tables"],
+        ["tables", "optimize", "ws://127.0.0.1/"],
+        ["tables", "optimize", "--target-size", "0", "ws://127.0.0.1/", "d"],
+        ["tables", "vacuum", "--retention", "a week", "ws://127.0.0.1/", "d"],
+        ["tables", "history", "--limit", "0", "ws://127.0.0.1/", "d"],
+        ["tables", "history", "http://127.0.0.1/", "d"],
+        ["serve-data", "--auto-optimize", "1", "directory"],
         ["demo", "--limit", "0"],
         ["demo", "--server", "apache"],
         ["bench", "--repetitions", "0"],
@@ -145,7 +152,8 @@ def test_usage_that_is_found_wrong_later_ends_with_2_too(arguments: list[str]) -
 
 
 @pytest.mark.parametrize(
-    "name", ["serve", "cat", "bridge", "doctor", "inspect", "replay", "rpc", "demo", "bench"]
+    "name",
+    ["serve", "cat", "bridge", "doctor", "inspect", "replay", "rpc", "tables", "demo", "bench"],
 )
 def test_help_names_every_subcommand(name: str) -> None:
     assert name in run("--help").stdout.decode()

@@ -33,6 +33,7 @@ from . import (
     rpc,
     serve,
     serve_data,
+    tables,
     top,
     twin,
 )
@@ -47,6 +48,7 @@ LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 COMMANDS = {
     "serve": serve,
     "serve-data": serve_data,
+    "tables": tables,
     "cat": cat,
     "forward": forward,
     "exec": exec,

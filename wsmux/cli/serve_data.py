@@ -50,6 +50,11 @@ def duration(text: str) -> float:
     return amount(text, _SECONDS)
 
 
+def size(text: str) -> int:
+    """Parse bytes, with an optional suffix."""
+    return int(amount(text))
+
+
 def retention(text: str) -> dict[str, float]:
     """Parse limits such as ``rows=5M,age=7d,hard-bytes=100G``."""
     limits = {}
@@ -63,6 +68,14 @@ def retention(text: str) -> dict[str, float]:
         seconds = field.endswith("age")
         limits[field] = duration(value) if seconds else int(amount(value))
     return limits
+
+
+def _files(text: str) -> int:
+    """Parse a number of files, of which one alone has nothing to be joined with."""
+    value = int(text)
+    if value < 0 or value == 1:
+        raise argparse.ArgumentTypeError("must be 2 or more, or 0 for never")
+    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +102,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIMIT=VALUE,...",
         help="what topics keep: rows, bytes, age, as far as their readers have released them, and "
         "hard-rows, hard-bytes, hard-age in any case; everything by default",
+    )
+    parser.add_argument(
+        "--auto-optimize",
+        type=_files,
+        metavar="FILES",
+        help="join the small files of a dataset in the background once there are so many; 250 by "
+        "default, 0 never does so",
     )
     parser.add_argument(
         "--processes", type=positive_int, default=1, metavar="N", help="processes on one port"
@@ -145,6 +165,8 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
         options["ttl"] = args.ttl
     if args.retention is not None:
         options["retention"] = Retention(**args.retention)
+    if args.auto_optimize is not None:
+        options["auto_optimize"] = args.auto_optimize or None
     tls = server_tls(args)
     if tls is not None:
         options["ssl_context"] = tls
@@ -187,6 +209,8 @@ def _child(args: argparse.Namespace, port: int) -> list[str]:
     command += ["--host", args.host, "--port", str(port), "--format", args.format]
     command += ["-" + "v" * args.verbose] if args.verbose else []
     command += ["--ttl", str(args.ttl)] if args.ttl is not None else []
+    if args.auto_optimize is not None:
+        command += ["--auto-optimize", str(args.auto_optimize)]
     for origin in args.origin or ():
         command += ["--origin", origin]
     for name, value in (("--certfile", args.certfile), ("--keyfile", args.keyfile)):

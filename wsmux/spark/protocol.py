@@ -206,6 +206,13 @@ class Request:
             raise self._wrong(name, f"a whole number from {least} up")
         return int(value)
 
+    def flag(self, name: str) -> bool:
+        """Return a boolean, false if it is missing."""
+        value = self._values.get(name)
+        if value is not None and type(value) is not bool:
+            raise self._wrong(name, "true or false")
+        return value is True
+
     def raw(self, name: str) -> bytes:
         """Return bytes."""
         value = self._values.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import zlib
@@ -21,6 +22,7 @@ from wsmux.spark.store.base import Retention
 from ...helpers.spark.arrow_data import SCHEMA, delta_wide, ids, ipc, pa, rows
 from ...helpers.spark.bulk import call, get, put, schema_of, write_all
 from ...helpers.spark.clients import WAIT, bearer, open_named, read_line, refusal_of
+from ...helpers.spark.engines import deltalake
 from ...helpers.spark.inside import stores_of
 from ...helpers.waiting import wait_for
 
@@ -163,6 +165,50 @@ def test_offsets_that_are_gone_are_told(
     assert answer["message"] == "offset 5 of partition 0 of topic t is gone; the earliest is 20"
 
 
+# The care of tables
+
+
+def test_small_files_are_joined(calls: rpc.Client, streams: wsmux.Connection) -> None:
+    for start in (0, 10, 20):
+        write_all(calls, streams, "d", [[rows(start, 10)]])
+    done = call(calls, "dataset.optimize", dataset="d", target_size=1 << 20)
+    assert (done["version"], done["files_removed"], done["files_added"]) == (3, 3, 1)
+    assert done["bytes_removed"] > done["bytes_added"] > 0
+    (one,) = call(calls, "dataset.describe", dataset="d")["ranges"]
+    assert ids(get(streams, token=one["token"])[1]) == list(range(30))
+
+
+def test_what_made_versions_is_told(calls: rpc.Client, streams: wsmux.Connection) -> None:
+    for start in (0, 10):
+        write_all(calls, streams, "d", [[rows(start, 10)]])
+    newest, first = call(calls, "dataset.history", dataset="d")["versions"]
+    assert (newest["version"], newest["operation"]) == (1, "WRITE")
+    assert newest["metrics"]["numOutputRows"] == "10"
+    assert newest["parameters"] == {"mode": "Append"}
+    assert abs(newest["time"] / 1000 - time.time()) < 60
+    assert first["version"] == 0
+    assert call(calls, "dataset.history", dataset="d", limit=1)["versions"] == [newest]
+
+
+def test_what_nothing_needs_is_removed(
+    calls: rpc.Client, streams: wsmux.Connection, tmp_path: Path
+) -> None:
+    write_all(calls, streams, "d", [[rows(0, 10)]])
+    nothing = {"files": [], "count": 0, "bytes": 0}
+    assert call(calls, "dataset.vacuum", dataset="d", retention=200) == nothing
+    if not (tmp_path / "datasets").is_dir():
+        return  # it is in a directory of the store's own
+    orphan = tmp_path / "datasets" / "d" / "orphan.parquet"
+    orphan.write_bytes(b"12345")
+    os.utime(orphan, (1e9, 1e9))
+    found = {"files": ["orphan.parquet"], "count": 1, "bytes": 5}
+    assert call(calls, "dataset.vacuum", dataset="d", dry_run=True) == found
+    assert orphan.exists()
+    assert call(calls, "dataset.vacuum", dataset="d") == found
+    assert not orphan.exists()
+    assert deltalake.DeltaTable(str(orphan.parent)).version() == 0, "it is no change"
+
+
 # Transactions
 
 
@@ -277,6 +323,13 @@ BAD_CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mode": ("dataset.begin", {"dataset": "d", "mode": "?", "schema": GOOD}, "BAD_REQUEST"),
     "create": ("dataset.begin", {"dataset": "d", "mode": "create", "schema": GOOD}, "EXISTS"),
     "other": ("dataset.begin", {"dataset": "d", "mode": "append", "schema": OTHER}, "WRONG_SCHEMA"),
+    "optimize": ("dataset.optimize", {"dataset": "none"}, "NO_DATASET"),
+    "target": ("dataset.optimize", {"dataset": "d", "target_size": 0}, "BAD_REQUEST"),
+    "vacuum": ("dataset.vacuum", {"dataset": "none"}, "NO_DATASET"),
+    "vacuum soon": ("dataset.vacuum", {"dataset": "d", "retention": 0}, "BAD_REQUEST"),
+    "vacuum dry": ("dataset.vacuum", {"dataset": "d", "dry_run": 1}, "BAD_REQUEST"),
+    "history": ("dataset.history", {"dataset": "none"}, "NO_DATASET"),
+    "limit": ("dataset.history", {"dataset": "d", "limit": 10**6}, "BAD_REQUEST"),
     "topic name": ("topic.create", {"topic": "a/b", "schema": GOOD}, "BAD_NAME"),
     "no topic": ("topic.describe", {"topic": "none"}, "NO_TOPIC"),
     "query": ("topic.begin", {"topic": "t", "batch": 0, "schema": GOOD}, "BAD_REQUEST"),

@@ -285,6 +285,13 @@ def test_bytes_behind_the_header_are_the_handlers(streams: wsmux.Connection) -> 
         assert stream.read() == b'{"ok":true}\nNone:more\nand more'
 
 
+@pytest.mark.parametrize("name", ["optimize", "vacuum", "history"])
+def test_a_store_need_not_keep_tables(calls: rpc.Client, name: str) -> None:
+    with pytest.raises(rpc.RiverError, match=f"NoDatasets keeps .* no {name}") as caught:
+        calls.rpc("dataset", name, {"dataset": "d"}, WAIT)
+    assert caught.value.code == "BAD_REQUEST"
+
+
 def test_what_the_system_refuses_has_a_code(
     store: NoDatasets, calls: rpc.Client, streams: wsmux.Connection
 ) -> None:

@@ -112,9 +112,15 @@ def checkpointed(store: DeltaDatasets) -> None:
     write(store, "d", rows(90, 4))
 
 
+def optimized(store: DeltaDatasets) -> None:
+    every_type(store)
+    every_type(store)
+    assert store.optimize("d").files_removed == 2
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    "fill", [appended, overwritten, retyped, emptied, every_type, checkpointed]
+    "fill", [appended, overwritten, retyped, emptied, every_type, checkpointed, optimized]
 )
 def test_engines_agree(tmp_path: Path, fill: Callable[[DeltaDatasets], None], engine: str) -> None:
     store = DeltaDatasets(tmp_path, sync=False)

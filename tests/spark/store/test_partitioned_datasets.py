@@ -26,6 +26,7 @@ from ...helpers.spark.inside import table_of
 pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("word", pa.string())])
+HOUR = 3600.0
 DAYS = [date(2024, 2, 29), date(2024, 3, 1), None]
 
 # Values of each type that a table can be partitioned by.
@@ -399,3 +400,34 @@ def test_what_was_overwritten_is_swept_from_its_folders(tmp_path: Path) -> None:
     store.expire(time.time() + 2 * 86_400)
     assert len(files(tmp_path)) == 1
     assert read(store) == batch_of(10, 1).to_pylist()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_small_files_are_joined_within_their_partition(
+    name: str, store: DeltaDatasets, tmp_path: Path
+) -> None:
+    kind, values = VALUES[name]
+    schema = pa.schema([("id", pa.int64()), ("key", kind)])
+    keys = [*values, None]
+    for start in range(0, 3 * len(keys), len(keys)):
+        batch = pa.record_batch(
+            [list(range(start, start + len(keys))), pa.array(keys, kind)], schema=schema
+        )
+        written(store, batch, partition_by=["key"])
+    before = read(store)
+    folders = {os.path.dirname(each) for each in files(tmp_path)}
+    done = store.optimize("d")
+    assert (done.files_removed, done.files_added) == (3 * len(keys), len(keys))
+    then = time.time() - 200 * HOUR
+    orphan = home(tmp_path) / min(folders) / "orphan.parquet"
+    orphan.write_bytes(b"12345")
+    for each in home(tmp_path).rglob("*.parquet"):
+        os.utime(each, (then, then))
+    assert store.vacuum("d").bytes == 5
+    assert not orphan.exists()
+    store.expire(time.time() + 25 * HOUR)  # what was replaced goes with a sweep
+    assert len(files(tmp_path)) == len(keys)
+    assert {os.path.dirname(each) for each in files(tmp_path)} == folders
+    assert read(store) == before
+    assert rows_by("deltalake", tmp_path) == before
+    assert rows_by("polars", tmp_path) == before

@@ -899,3 +899,45 @@ def test_a_commit_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None
     for number in range(13, 1000):
         write(datasets, number * 10)
     assert fewest(1000, 1001, 1002) <= 1.05 * early
+
+
+# Gone or made again between two looks
+
+
+def test_an_entry_that_goes_while_it_is_looked_at_is_none(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = store(filled)
+    assert read(datasets) == list(range(30))
+    write(store(filled), 30)
+
+    def gone(data: bytes) -> Any:
+        raise FileNotFoundError("it was set aside meanwhile")
+
+    with monkeypatch.context() as going:
+        going.setattr(table_module, "parse_entry", gone)
+        assert read(datasets) == list(range(30))
+    assert read(datasets) == list(range(40))
+
+
+def test_a_table_made_again_with_as_many_versions_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was allowed by the former one is not committed to it."""
+    datasets = store(tmp_path)
+    write(datasets, 0)
+    txn, receipt = staged(datasets, 10)
+    staging = table_of(datasets, "d").staging
+    part, made = staging.part, []
+
+    def make_again(key: str, file: str) -> Any:
+        if not made:
+            made.append(shutil.rmtree(home(tmp_path) / "_delta_log"))
+            deltalake.write_deltalake(str(home(tmp_path)), pa.table({"other": [1]}))
+        return part(key, file)
+
+    monkeypatch.setattr(staging, "part", make_again)
+    with pytest.raises(RiverError) as caught:
+        datasets.commit(txn, [receipt])
+    assert caught.value.code == "WRONG_SCHEMA"
+    assert deltalake.DeltaTable(str(home(tmp_path))).version() == 0

@@ -65,6 +65,9 @@ class Stores(TypedDict, total=False):
     """False skips the fsyncs that make commits survive a crash of the machine."""
     lock_timeout: float
     """Seconds that a change waits for concurrent ones before it fails with BUSY; default 30."""
+    auto_optimize: int | None
+    """Small files of a dataset that are joined in the background once there are so many; default
+    250, ``None`` never does so."""
 
 
 class DataServer(Server):
@@ -255,11 +258,11 @@ def serve_data(
     if directory is not None:
         if serving.keys() & {"datasets", "topics"}:
             raise ValueError("directory and stores exclude each other")
-        serving["topics"] = DirectoryTopics(directory, **stores)
+        serving["topics"] = DirectoryTopics(directory, **_but(stores, "auto_optimize"))
         serving["datasets"] = DeltaDatasets(directory, **_but(stores, "file_format", "retention"))
     elif not serving.keys() & {"datasets", "topics"}:
         kept = _but(stores, "file_format", "sync", "lock_timeout")
-        serving["topics"] = MemoryTopics(**kept)
+        serving["topics"] = MemoryTopics(**_but(kept, "auto_optimize"))
         serving["datasets"] = DeltaDatasets(**_but(kept, "retention"))
     elif stores:
         raise ValueError(f"{', '.join(stores)}: set these on your own stores")

@@ -15,6 +15,14 @@ dataset.begin       dataset, mode, schema, app?, app_version?,      txn, done
                     partition_by?
 dataset.commit      txn, receipts                                   version, rows, bytes
 dataset.abort       txn                                             committed
+dataset.optimize    dataset, target_size? (bytes)                   version, files_removed,
+                                                                    files_added, bytes_removed,
+                                                                    bytes_added
+dataset.vacuum      dataset, retention? (hours), dry_run?           files (the first 100,000),
+                                                                    count, bytes
+dataset.history     dataset, limit?                                 versions: [{version, time
+                                                                    (ms since 1970), operation,
+                                                                    parameters, metrics}]
 topic.describe      topic                                           schema, partitions, earliest,
                                                                     latest, bytes
 topic.create        topic, schema, partitions?                      created
@@ -96,6 +104,9 @@ class DatasetService(Service):
         self._add_rpc(self.begin, _errors(*refused))
         self._add_rpc(self.commit, _errors(Code.NO_TXN, Code.WRONG_RECEIPT, *refused))
         self._add_rpc(self.abort, _errors(Code.NO_TXN))
+        self._add_rpc(self.optimize, _errors(Code.NO_DATASET, Code.WRONG_SCHEMA))
+        self._add_rpc(self.vacuum, _errors(Code.NO_DATASET, Code.WRONG_SCHEMA))
+        self._add_rpc(self.history, _errors(Code.NO_DATASET))
 
     def _add_rpc(self, handler: Callable[..., Any], errors: list[ErrorSchema]) -> None:
         self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
@@ -161,6 +172,28 @@ class DatasetService(Service):
     def abort(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Discard staged parts."""
         return {"committed": self.store.abort(Request(init).text("txn"))}
+
+    def optimize(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Join small files; the answer comes when it is done, however long that takes."""
+        request = Request(init)
+        target = request.whole("target_size", least=1) if "target_size" in request else None
+        return self.store.optimize(request.text("dataset"), target)._asdict()
+
+    def vacuum(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Remove the files that no version within a time needs."""
+        request = Request(init)
+        hours = request.whole("retention") if "retention" in request else None
+        dry = request.flag("dry_run")
+        done = self.store.vacuum(request.text("dataset"), hours, dry_run=dry)
+        told = done.files[:MAX_RANGES]
+        return {"files": told, "count": len(done.files), "bytes": done.bytes}
+
+    def history(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the newest versions, the newest first."""
+        request = Request(init)
+        limit = request.whole("limit", least=1) if "limit" in request else None
+        told = self.store.history(request.text("dataset"), limit)
+        return {"versions": [each._asdict() | {"time": round(each.time * 1000)} for each in told]}
 
 
 class TopicService(Service):

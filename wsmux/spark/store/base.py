@@ -10,11 +10,13 @@ Every method may be called from any thread, and raises ``RiverError`` with a ``C
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from builtins import list as List
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..protocol import Receipt
+from ...rpc import RiverError
+from ..protocol import Code, Receipt, refusal
 from .filters import Filter
 
 __all__ = [
@@ -25,12 +27,15 @@ __all__ = [
     "DatasetStore",
     "Description",
     "Heads",
+    "Optimized",
     "Part",
     "Range",
     "Retention",
     "Table",
     "TopicDescription",
     "TopicStore",
+    "Vacuumed",
+    "VersionInfo",
 ]
 
 # Seconds that things are kept for by default: longer than a job takes, retries included.
@@ -78,6 +83,36 @@ class Description(NamedTuple):
     ranges: list[Range]
     rows: int
     bytes: int
+
+
+class Optimized(NamedTuple):
+    """What joining small files made: the newest version, and what it replaced by what."""
+
+    version: int
+    files_removed: int
+    files_added: int
+    bytes_removed: int
+    bytes_added: int
+
+
+class Vacuumed(NamedTuple):
+    """Files that nothing needs, below the table, and their bytes altogether."""
+
+    files: list[str]
+    bytes: int
+
+
+class VersionInfo(NamedTuple):
+    """What made a version, and when, in seconds since 1970; all as its writer told it.
+
+    ``metrics`` are numbers as text, as Delta has them; ``operation`` is empty if it was not told.
+    """
+
+    version: int
+    time: float
+    operation: str
+    parameters: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 class DatasetInfo(NamedTuple):
@@ -237,6 +272,38 @@ class DatasetStore(ABC):
     @abstractmethod
     def expire(self, now: float) -> None:
         """Drop what is older than its time to live; ``now`` in seconds since 1970."""
+
+    # The care of tables, which a store need not have.
+
+    def optimize(self, dataset: str, target_size: int | None = None) -> Optimized:
+        """Join small files into larger ones; no rows change, and older versions stay readable.
+
+        Args:
+            target_size: bytes that a file should have; a default of the store.
+        """
+        raise self._without("optimize")
+
+    def vacuum(
+        self, dataset: str, retention: float | None = None, *, dry_run: bool = False
+    ) -> Vacuumed:
+        """Remove the files that no version within a time needs, and tell which.
+
+        Args:
+            retention: hours; a default of the store. dry_run: only tell.
+        """
+        raise self._without("vacuum")
+
+    def history(self, dataset: str, limit: int | None = None) -> List[VersionInfo]:
+        """Return the newest versions, the newest first, as far as the log goes back.
+
+        Args:
+            limit: how many, at most; a default of the store.
+        """
+        raise self._without("history")
+
+    def _without(self, operation: str) -> RiverError:
+        text = f"{type(self).__name__} keeps datasets in a way that has no {operation}"
+        return refusal(Code.BAD_REQUEST, text)
 
 
 class TopicStore(ABC):

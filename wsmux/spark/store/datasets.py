@@ -31,13 +31,29 @@ from ...runtime.logs import logger
 from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, is_name, refusal
 from ..source.ranges import cut, overlaps
 from ..tables.actions import DataFile, TableState
+from ..tables.compaction import AUTO_OPTIMIZE, TARGET_SIZE, AutoOptimizer, optimize
 from ..tables.data_files import checked_path, groups_of, read_file
+from ..tables.history import HISTORY, MAX_HISTORY, history
 from ..tables.partitions import check_partitions, matching
 from ..tables.staging import Staged
 from ..tables.statistics import may_match
 from ..tables.table import Commit, DeltaDirectory
 from ..tables.types import aligned, arrow_of, delta_schema, fitted, kept_schema, merged
-from .base import DAY, Begun, Committed, DatasetInfo, DatasetStore, Description, Part, Range, Table
+from ..tables.vacuum import vacuum
+from .base import (
+    DAY,
+    Begun,
+    Committed,
+    DatasetInfo,
+    DatasetStore,
+    Description,
+    Optimized,
+    Part,
+    Range,
+    Table,
+    Vacuumed,
+    VersionInfo,
+)
 from .directory import real_directory
 from .directory_stores import open_directory
 from .file_lock import FIRST_PAUSE, LOCK_TIMEOUT, LONGEST_PAUSE
@@ -70,6 +86,8 @@ class DeltaDatasets(DatasetStore):
         sync: false does without making sure that what was committed survives a crash of the
             machine, as a temporary directory does.
         lock_timeout: seconds that a change waits for those of others before it fails with BUSY.
+        auto_optimize: small files of a dataset, of at most 64 MiB, that are joined in the
+            background once there are so many; ``None`` never does so.
     """
 
     def __init__(
@@ -79,12 +97,16 @@ class DeltaDatasets(DatasetStore):
         ttl: float = DAY,
         sync: bool = True,
         lock_timeout: float = LOCK_TIMEOUT,
+        auto_optimize: int | None = AUTO_OPTIMIZE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not 0 < ttl < math.inf:
             raise ValueError(f"ttl must be above 0 and finite, not {ttl!r}")
         if not lock_timeout > 0:
             raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
+        if auto_optimize is not None and auto_optimize < 2:
+            text = "auto_optimize must be 2 files or more, or None for never"
+            raise ValueError(f"{text}, not {auto_optimize!r}")
         if directory is None:
             directory = tempfile.mkdtemp(prefix="wsmux-datasets-")
             weakref.finalize(self, _remove_own, directory, os.getpid())
@@ -93,6 +115,7 @@ class DeltaDatasets(DatasetStore):
         self._ttl = ttl
         self._sync = sync
         self._lock_timeout = lock_timeout
+        self._optimizer = None if auto_optimize is None else AutoOptimizer(auto_optimize)
         self._clock = clock
         self._mutex = threading.Lock()
         self._known: dict[str, tuple[tuple[int, int], DeltaDirectory]] = {}
@@ -295,8 +318,14 @@ class DeltaDatasets(DatasetStore):
                 with table.view() as state:
                     pass
             _clear(table, ident.key)
-        table.keep_up()
+        self._keep_up(table, len(receipts))
         return done
+
+    def _keep_up(self, table: DeltaDirectory, added: int | None) -> None:
+        """Do in the background what has become due; ``added``: files, if it is known."""
+        table.keep_up()
+        if self._optimizer is not None:
+            self._optimizer.note(table, added)
 
     def _superseded(
         self, table: DeltaDirectory, state: TableState | None, info: dict[str, Any]
@@ -336,6 +365,7 @@ class DeltaDatasets(DatasetStore):
                 rows, size = rows + receipt.rows, size + receipt.bytes
         return Commit(
             version,
+            "" if state is None else state.ident,
             ident.key,
             mode,
             layout.schema,
@@ -422,7 +452,33 @@ class DeltaDatasets(DatasetStore):
             table.staging.tidy(held)
             table.vacuum(now)
             table.tidy(before)
+        self._keep_up(table, None)
+
+    # The care of tables
+
+    def optimize(self, dataset: str, target_size: int | None = None) -> Optimized:
+        table, target = self._table(dataset), TARGET_SIZE if target_size is None else target_size
+        if not 0 < target < 2**63:
+            text = f"target_size must be above 0 bytes and fit into 64 bits, not {target!r}"
+            raise refusal(Code.BAD_REQUEST, text)
+        done = optimize(table, target, timeout=self._lock_timeout)
         table.keep_up()
+        return done
+
+    def vacuum(
+        self, dataset: str, retention: float | None = None, *, dry_run: bool = False
+    ) -> Vacuumed:
+        table, now = self._table(dataset), self._clock()
+        if not dry_run:
+            self._sweep(table, now)  # what was staged, and nobody will commit
+        return vacuum(table, now, retention, dry_run=dry_run)
+
+    def history(self, dataset: str, limit: int | None = None) -> List[VersionInfo]:
+        wanted = HISTORY if limit is None else limit
+        if not 0 < wanted <= MAX_HISTORY:
+            text = f"limit must be 1 to {MAX_HISTORY} versions, not {wanted!r}"
+            raise refusal(Code.BAD_REQUEST, text)
+        return history(self._table(dataset), wanted)
 
 
 def _remove_own(directory: str, process: int) -> None:

@@ -28,9 +28,11 @@ __all__ = [
     "check_readable",
     "commit_info",
     "entry_text",
+    "names_are_new",
     "parse_entry",
     "protocol_for",
     "remove_action",
+    "told_metrics",
 ]
 
 # What may be asked of a reader or writer here. The rest changes what files mean.
@@ -100,6 +102,11 @@ def _own(actions: Iterable[Action]) -> Mapping[str, Any]:
     return {}
 
 
+def names_are_new(actions: Iterable[Action]) -> bool:
+    """Return whether none of the files that an entry adds was in the table before."""
+    return _own(actions).get("new_names") is True
+
+
 def entry_text(actions: Iterable[Action]) -> bytes:
     """Return the text of an entry; ``commit_info`` comes first in it and is completed."""
     made = list(actions)
@@ -119,6 +126,11 @@ def commit_info(operation: str, mode: str, now: int, engine: str, **own: Any) ->
             "wsmux": own,
         }
     }
+
+
+def told_metrics(metrics: Mapping[str, int]) -> dict[str, str]:
+    """Return the metrics of an operation as Delta tells them: numbers as text."""
+    return {name: str(number) for name, number in metrics.items()}
 
 
 def add_action(
@@ -375,6 +387,10 @@ class TableState:
         return None
 
     # Letting go
+
+    def needed(self, before: float) -> set[str]:
+        """Return the files of the newest version, and those that were not removed by a time."""
+        return {*self.live, *(file.path for file in self.gone if file.removed_at >= before)}
 
     def forget(self, before: float) -> list[str]:
         """Let go of what was removed before a time; return the paths that nothing holds any more.

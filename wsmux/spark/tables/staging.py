@@ -14,6 +14,7 @@ without a look at all files of the table.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -123,6 +124,14 @@ class Staging:
         if not real_directory(self._path, self._shown):
             return []
         return sorted(name for name in os.listdir(self._path) if _KEY.fullmatch(name))
+
+    def files(self) -> set[str]:
+        """Return the files below the table of all transactions, finished or not."""
+        found: set[str] = set()
+        for key in self.transactions():
+            with contextlib.suppress(FileNotFoundError):  # dropped meanwhile, with its files
+                found.update(_files_of(self._txn(key)))
+        return found
 
     def last_used(self, key: str) -> float:
         """Return when a transaction was last written to, in seconds since 1970."""

@@ -17,7 +17,7 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -43,16 +43,18 @@ from .actions import (
     check_readable,
     commit_info,
     entry_text,
+    names_are_new,
     parse_entry,
     protocol_for,
     remove_action,
+    told_metrics,
 )
 from .data_files import checked_path, rows_in, sync_path
 from .partitions import value_text
 from .staging import OWN, Staged, Staging
 from .types import delta_schema, has_naive_timestamps
 
-__all__ = ["Commit", "DeltaDirectory"]
+__all__ = ["ENGINE", "Commit", "DeltaDirectory"]
 
 _ENTRY = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint.*\.parquet")
@@ -87,12 +89,14 @@ class Commit(NamedTuple):
     """What is to be committed, and what to tell of it.
 
     Attributes:
-        version: the newest one when this was planned, -1 without a table.
+        version: the newest one when this was planned, -1 without a table. ident: what told that
+            table from others of its name, empty without one.
         redefines: whether schema and partition columns take the place of those of the table.
         removes: which files an overwrite removes.
     """
 
     version: int
+    ident: str
     key: str
     mode: str
     schema: Any
@@ -110,7 +114,7 @@ class DeltaDirectory:
     """One Delta table in a directory, or what is staged for one that is not there yet.
 
     Attributes:
-        name: what it is called. staging: what transactions have written.
+        name, shown: what it is called, and in errors. staging: what transactions have written.
 
     Args:
         path: the directory. shown: what to call it in errors. sync: whether to make sure that what
@@ -125,7 +129,7 @@ class DeltaDirectory:
         self.name = path.name
         self.path = path
         self.staging = Staging(path, shown, sync=sync)
-        self._shown = shown
+        self.shown = self._shown = shown
         self._sync = sync
         self._ttl = ttl
         self._lock = FileLock(path / OWN / "lock", f"{shown}/{OWN}/lock", lock_timeout)
@@ -208,11 +212,25 @@ class DeltaDirectory:
                 return False  # a crash has torn it, or another writer is at it
             self._state = None
             raise self._corrupt(path, error) from error
+        except FileNotFoundError:
+            return False  # set aside, or removed with its table, since the look: seen next time
         except _UNUSABLE as error:
             self._state = None  # it may be half applied
             raise self._corrupt(path, error) from error
         self._mark = mark
         return True
+
+    def entry(self, version: int) -> tuple[list[Action], float]:
+        """Return the actions of a version, and when its file was written (seconds since 1970).
+
+        Raises:
+            RiverError: CORRUPT. FileNotFoundError: it was cleaned up.
+        """
+        path = self._entry(version)
+        try:
+            return self._parsed(path), path.lstat().st_mtime
+        except ValueError as error:
+            raise self._corrupt(path, error) from error
 
     def _parsed(self, path: Path) -> list[Action]:
         if not stat.S_ISREG(path.lstat().st_mode):
@@ -334,7 +352,8 @@ class DeltaDirectory:
         since: set[str] = set()
         for number, actions in entries:
             for add in (action["add"] for action in actions if "add" in action):
-                if unquote(add["path"]) not in since and add.get("dataChange") is False:
+                old = add.get("dataChange") is False and not names_are_new(actions)
+                if unquote(add["path"]) not in since and old:
                     # It may have been there before, and if so, since when is not known.
                     state.oldest = max(state.oldest, number)
                 since.add(unquote(add["path"]))
@@ -401,24 +420,40 @@ class DeltaDirectory:
 
         Look at the state again then, since it may forbid what it has allowed.
         """
+        return self.add_entry(
+            commit.version, commit.ident, lambda state: self._actions(state, commit)
+        )
+
+    def add_entry(
+        self, planned: int, ident: str, actions: Callable[[TableState | None], list[Action]]
+    ) -> bool:
+        """Add an entry after a version of a table, with the lock held; false if it is not that.
+
+        Args:
+            planned, ident: the newest version that this was planned for, and of which table.
+            actions: makes the entry, ``commit_info`` or the like first.
+
+        Raises:
+            RiverError: CORRUPT. OSError: what the system says.
+        """
         with self._mutex:
             state = self._refresh_locked()
             if state is not None and _last_checkpoint(self.path / "_delta_log") > state.version:
                 # What seemed the end of the log is where another process removes its entries.
                 state = self._open_locked()
             version = 0 if state is None else state.version + 1
-            if version != commit.version + 1:
+            if version != planned + 1 or ident != ("" if state is None else state.ident):
                 return False
             torn = self._torn(version)
             if torn is not None and not self._set_aside(version, torn):
                 return False
-            actions = self._actions(state, commit)
+            made = actions(state)
             if state is None:
                 (self.path / "_delta_log").mkdir(exist_ok=True)
                 if self._sync:
                     sync_path(self.path)
                     sync_path(self.path.parent)  # the table may be new there
-            if not self._append(version, entry_text(actions)):
+            if not self._append(version, entry_text(made)):
                 return False
             self._refresh_locked()
         return True
@@ -430,7 +465,13 @@ class DeltaDirectory:
         own = {"txn": commit.key, "rows": commit.rows, "bytes": commit.bytes}
         mode = "Overwrite" if commit.mode == "overwrite" else "Append"
         operation = "CREATE TABLE AS SELECT" if state is None else "WRITE"
+        metrics = {
+            "numFiles": len(commit.parts),
+            "numOutputRows": commit.rows,
+            "numOutputBytes": sum(each.size for each in commit.parts),
+        }
         actions = [commit_info(operation, mode, now, ENGINE, **own)]
+        actions[0]["commitInfo"]["operationMetrics"] = told_metrics(metrics)
         if state is None or commit.redefines:
             actions += _declared(state, commit.schema, commit.partition_by, now, self._ttl)
         if commit.app is not None:
@@ -466,7 +507,22 @@ class DeltaDirectory:
             paths: list[str] = []
             # What is not understood here may need files that seem to be no version's.
             if state is not None and state.why_read_only("append") is None:
-                paths = state.forget(now - max(self._ttl, state.removed_age))
+                paths = state.forget(now - self.kept_age(state))
+        self.remove(paths)
+
+    def kept_age(self, state: TableState) -> float:
+        """Return for how many seconds a file is kept, at least, after it was replaced."""
+        return max(self._ttl, state.removed_age)
+
+    def forget(self, before: float) -> None:
+        """Let go of what was replaced before a time, whose files are to be removed."""
+        with self._mutex:
+            state = self._refresh_locked()
+            if state is not None:
+                state.forget(before)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files of the table, as far as they are its own and still there."""
         for path in paths:
             if str(PurePosixPath(path)) != path or path.startswith(("_delta_log", OWN)):
                 continue  # no name that a file of a table has
@@ -475,6 +531,21 @@ class DeltaDirectory:
             except (RiverError, FileNotFoundError, NotADirectoryError):
                 continue  # of a table that shares files with another one, or gone
             remove_file(found)
+
+    def unknown_to_delta(self, hours: int) -> list[str]:
+        """Return the files that delta-rs would vacuum: what no version of these hours names.
+
+        Raises:
+            RiverError: CORRUPT.
+        """
+        try:
+            with self._asking():
+                found = delta.DeltaTable(str(self.path)).vacuum(
+                    hours, dry_run=True, enforce_retention_duration=False, full=True
+                )
+        except ValueError as error:
+            raise self._unusable(error) from error
+        return [str(path) for path in found]
 
     def tidy(self, before: float) -> None:
         """Remove entries whose making was cut short before a time."""
