@@ -452,6 +452,24 @@ def serve_foreign(path: Path, table: Any, **options: Any) -> DeltaDatasets:
     return datasets
 
 
+def clean_log(path: Path, table: Any) -> None:
+    """Put a checkpoint in place of the entry that wrote a table."""
+    deltalake.write_deltalake(str(home(path)), table.slice(0, 0), mode="append")
+    deltalake.DeltaTable(str(home(path))).create_checkpoint()
+    entry(path, 0).unlink()
+
+
+def rows_of(datasets: DeltaDatasets) -> list[dict[str, Any]]:
+    """Return all rows, in the order of their ids."""
+    found = [
+        row
+        for one in datasets.describe("d").ranges
+        for batch in datasets.read(one.token).batches
+        for row in batch.to_pylist()
+    ]
+    return sorted(found, key=lambda row: row["id"])
+
+
 def test_a_table_of_another_program_is_served(tmp_path: Path) -> None:
     datasets = serve_foreign(tmp_path, pa.table(rows(0, 10)))
     assert read(datasets) == list(range(10))
@@ -537,16 +555,8 @@ def test_a_partitioned_table_of_another_program_is_read_and_written_to(
     table = pa.table({"id": [1, 2, 3], "word": ["a b", None, "a b"], "n": [True, False, None]})
     datasets = serve_foreign(tmp_path, table, partition_by=["word", "n"])
     if cleaned:
-        deltalake.write_deltalake(str(home(tmp_path)), table.slice(0, 0), mode="append")
-        deltalake.DeltaTable(str(home(tmp_path))).create_checkpoint()
-        entry(tmp_path, 0).unlink()
-    found = [
-        row
-        for one in datasets.describe("d").ranges
-        for batch in datasets.read(one.token).batches
-        for row in batch.to_pylist()
-    ]
-    assert sorted(found, key=lambda row: row["id"]) == table.to_pylist()
+        clean_log(tmp_path, table)
+    assert rows_of(datasets) == table.to_pylist()
     token = datasets.describe("d", 1).ranges[0].token
     words = [each for b in datasets.read(token, 0, ["word"]).batches for each in b["word"]]
     assert sorted(str(each) for each in words) == ["None", "a b", "a b"]
@@ -567,16 +577,8 @@ def test_partitions_of_bytes_and_times_are_read(tmp_path: Path, cleaned: bool) -
     table = pa.table({"id": [1, 2, 3], "raw": [b"\x01\xff", b"ab", None], "at": times})
     datasets = serve_foreign(tmp_path, table, partition_by=["raw", "at"])
     if cleaned:
-        deltalake.write_deltalake(str(home(tmp_path)), table.slice(0, 0), mode="append")
-        deltalake.DeltaTable(str(home(tmp_path))).create_checkpoint()
-        entry(tmp_path, 0).unlink()
-    found = [
-        row
-        for one in datasets.describe("d").ranges
-        for batch in datasets.read(one.token).batches
-        for row in batch.to_pylist()
-    ]
-    assert sorted(found, key=lambda row: row["id"]) == table.to_pylist()
+        clean_log(tmp_path, table)
+    assert rows_of(datasets) == table.to_pylist()
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["whole log", "cleaned log"])
@@ -592,9 +594,7 @@ def test_no_row_is_lost_to_the_bounds_of_another_program(tmp_path: Path, cleaned
     )
     datasets = serve_foreign(tmp_path, table)
     if cleaned:
-        deltalake.write_deltalake(str(home(tmp_path)), table.slice(0, 0), mode="append")
-        deltalake.DeltaTable(str(home(tmp_path))).create_checkpoint()
-        entry(tmp_path, 0).unlink()
+        clean_log(tmp_path, table)
     token = datasets.describe("d", 1).ranges[0].token
     for column, value in (
         ("at", "2020-09-13T12:26:40.123456+00:00"),

@@ -371,7 +371,6 @@ class DeltaDatasets(DatasetStore):
             layout.schema,
             layout.partition_by,
             merges or overwrites,
-            lambda file: True,
             info["app"],
             info["app_version"],
             rows,

@@ -192,9 +192,7 @@ def _whole(batch: Any, schema: Any, partition: Mapping[str, str | None]) -> Any:
         if place >= 0:
             column = batch.column(place)
             if column.type != field.type and pa.types.is_timestamp(field.type):
-                column = column.cast(
-                    field.type, safe=False
-                )  # such as nanoseconds of another writer
+                column = column.cast(field.type, safe=False)  # such as nanoseconds of others
         elif field.name in partition:
             value = partition_value(partition[field.name], field.type)
             column = pa.repeat(value, batch.num_rows)

@@ -92,7 +92,6 @@ class Commit(NamedTuple):
         version: the newest one when this was planned, -1 without a table. ident: what told that
             table from others of its name, empty without one.
         redefines: whether schema and partition columns take the place of those of the table.
-        removes: which files an overwrite removes.
     """
 
     version: int
@@ -102,7 +101,6 @@ class Commit(NamedTuple):
     schema: Any
     partition_by: Sequence[str]
     redefines: bool
-    removes: Callable[[DataFile], bool]
     app: str | None
     app_version: int | None
     rows: int
@@ -129,7 +127,7 @@ class DeltaDirectory:
         self.name = path.name
         self.path = path
         self.staging = Staging(path, shown, sync=sync)
-        self.shown = self._shown = shown
+        self.shown = shown
         self._sync = sync
         self._ttl = ttl
         self._lock = FileLock(path / OWN / "lock", f"{shown}/{OWN}/lock", lock_timeout)
@@ -151,7 +149,7 @@ class DeltaDirectory:
             RiverError: BUSY or CORRUPT.
         """
         (self.path / OWN).mkdir(exist_ok=True)
-        real_directory(self.path / OWN, f"{self._shown}/{OWN}")  # and no link
+        real_directory(self.path / OWN, f"{self.shown}/{OWN}")  # and no link
         with self._lock.held():
             with self.view() as state:
                 pass  # only writers that are no servers change it now
@@ -238,19 +236,19 @@ class DeltaDirectory:
         return parse_entry(path.read_bytes())
 
     def _corrupt(self, path: Path, error: Exception) -> RiverError:
-        text = f"{self._shown}/_delta_log/{path.name} cannot be used: {first_line(error)}"
+        text = f"{self.shown}/_delta_log/{path.name} cannot be used: {first_line(error)}"
         return refusal(Code.CORRUPT, text)
 
     def _unusable(self, error: Exception) -> RiverError:
-        return refusal(Code.CORRUPT, f"{self._shown} cannot be used: {first_line(error)}")
+        return refusal(Code.CORRUPT, f"{self.shown} cannot be used: {first_line(error)}")
 
     def _open_locked(self) -> TableState | None:
         self._state = None
         self._old_app = lambda app: None
         log = self.path / "_delta_log"
-        if not real_directory(log, f"{self._shown}/_delta_log"):
-            if real_directory(self.path / "_log", f"{self._shown}/_log"):
-                text = f"{self._shown} was written before datasets were Delta tables: read it with"
+        if not real_directory(log, f"{self.shown}/_delta_log"):
+            if real_directory(self.path / "_log", f"{self.shown}/_log"):
+                text = f"{self.shown} was written before datasets were Delta tables: read it with"
                 raise refusal(Code.CORRUPT, f"{text} the version that wrote it, and write it again")
             return None
         numbers = self._numbers(log)
@@ -311,7 +309,7 @@ class DeltaDirectory:
         _log.warning(
             "%s/_delta_log/%s was torn by a crash (%s); it is now %s, and its transaction is "
             "not committed",
-            self._shown,
+            self.shown,
             path.name,
             error,
             target.relative_to(self.path),
@@ -383,7 +381,7 @@ class DeltaDirectory:
         except BaseException as error:  # it raises plain ones, and panics are no Exception
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            text = first_line(error).replace(str(self.path), self._shown)
+            text = first_line(error).replace(str(self.path), self.shown)
             raise ValueError(f"it is no readable Delta table: {text}") from error
 
     def _count_rows(self, state: TableState) -> None:
@@ -392,7 +390,7 @@ class DeltaDirectory:
         for file in state.gone:
             try:
                 if file.rows is None:
-                    file.rows = rows_in(self.path, file.path, f"{self._shown}/{file.path}")
+                    file.rows = rows_in(self.path, file.path, f"{self.shown}/{file.path}")
                 elif not (self.path / file.path).exists():
                     lost.append(file)
             except (FileNotFoundError, RiverError):  # the newest version does without it
@@ -406,7 +404,7 @@ class DeltaDirectory:
             RiverError: CORRUPT.
         """
         if file.rows is None:
-            shown = f"{self._shown}/{file.path}"
+            shown = f"{self.shown}/{file.path}"
             try:
                 file.rows = rows_in(self.path, file.path, shown)
             except FileNotFoundError as error:
@@ -478,8 +476,7 @@ class DeltaDirectory:
             txn = {"appId": commit.app, "version": commit.app_version, "lastUpdated": now}
             actions.append({"txn": txn})
         if state is not None and commit.mode == "overwrite":
-            removed = (file for file in state.live.values() if commit.removes(file))
-            actions += [remove_action(file, now) for file in removed]
+            actions += [remove_action(file, now) for file in state.live.values()]
         for path, size, stats, partition in commit.parts:
             actions.append(add_action(path, size, modified, stats, partition))
         return actions
@@ -527,7 +524,7 @@ class DeltaDirectory:
             if str(PurePosixPath(path)) != path or path.startswith(("_delta_log", OWN)):
                 continue  # no name that a file of a table has
             try:
-                found = checked_path(self.path, path, f"{self._shown}/{path}")
+                found = checked_path(self.path, path, f"{self.shown}/{path}")
             except (RiverError, FileNotFoundError, NotADirectoryError):
                 continue  # of a table that shares files with another one, or gone
             remove_file(found)
@@ -550,7 +547,7 @@ class DeltaDirectory:
     def tidy(self, before: float) -> None:
         """Remove entries whose making was cut short before a time."""
         log = self.path / "_delta_log"
-        if not real_directory(log, f"{self._shown}/_delta_log"):
+        if not real_directory(log, f"{self.shown}/_delta_log"):
             return
         with os.scandir(log) as found:
             for each in found:
@@ -576,7 +573,7 @@ class DeltaDirectory:
                 start_thread(thread)
             except NoThreadError as error:  # nobody waits for it; it is tried again
                 self._upkeep.release()
-                _log.warning("%s: a checkpoint was not made: %s", self._shown, error)
+                _log.warning("%s: a checkpoint was not made: %s", self.shown, error)
             except BaseException:
                 self._upkeep.release()
                 raise
@@ -589,7 +586,7 @@ class DeltaDirectory:
             if self.checkpoint_is_due():
                 self.checkpoint()
         except Exception as error:  # the table is whole without; told, and tried again
-            _log.warning("%s: a checkpoint was not made: %s", self._shown, first_line(error))
+            _log.warning("%s: a checkpoint was not made: %s", self.shown, first_line(error))
         finally:
             self._upkeep.release()
 
