@@ -70,6 +70,8 @@ def test_chunks_are_sent_as_they_are_acknowledged_and_then_the_end() -> None:
     progress.answered(ack(50), 0)
     assert sent(progress) == []
     progress.answered({"done": True, "attempt": 1}, 0)
+    progress.answered(ack(0, missing=0), 0)
+    progress.lost(0)
     assert progress.is_done()
 
 
@@ -182,6 +184,8 @@ def test_a_receiver_that_takes_each_chunk_once_is_asked_no_more() -> None:
     progress.lost(1)
     assert not progress.delay(1)
     assert progress.next(100) == Wait(math.inf)
+    progress.answered({"received": "50"}, 100)
+    assert sent(progress, 100) == []
     progress.answered({"received": 50}, 100)
     assert sent(progress, 100) == [*writes(1, 30, 40), Close(Place(SIZE, 1))]
     assert not progress.is_done()

@@ -35,11 +35,11 @@ class Record:
         self.down = False
 
     def is_finished(self, envelope: Envelope, source: Address) -> bool:
+        if self.down:
+            raise BusError(FAILED, "Redis is gone")
         return (envelope.uid, source) in self.finished
 
     def finish(self, envelope: Envelope, source: Address, finished: Finished) -> None:
-        if self.down:
-            raise BusError(FAILED, "Redis is gone")
         if not self.is_finished(envelope, source):
             self.finished[envelope.uid, source] = finished
             self.calls.append(finished)
@@ -234,6 +234,7 @@ def test_an_end_that_was_not_recorded_is_not_confirmed(receiving: Receiving) -> 
     receiving.record.down = True
     assert receiving.take(CLOSE, end(b"abc"), 3) is None
     assert receiving.take(WRITE, b"abc", 0) == {"received": 3, "attempt": 1}
+    assert receiving.take(NEGOTIATE, OFFER, 0, uid="v") is None
     receiving.record.down = False
     assert receiving.take(CLOSE, end(b"abc"), 3) == {"done": True, "attempt": 1}
     assert len(receiving.record.calls) == 1
@@ -244,9 +245,10 @@ def test_a_receiver_killed_before_the_end_was_recorded_doubles_no_file(
 ) -> None:
     paths = []
     for down in (True, False):
-        receiving.record.down = down
+        receiving.record.down = False
         receiving.take(NEGOTIATE, OFFER, 0)
         receiving.take(WRITE, b"abc", 0)
+        receiving.record.down = down
         receiving.take(CLOSE, end(b"abc"), 3)
         paths += receiving.kept()
         receiving.restart()

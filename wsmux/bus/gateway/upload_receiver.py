@@ -189,7 +189,7 @@ class UploadReceiver:
     def take(self, envelope: Envelope, source: Address, payload: bytes) -> bytes | None:
         """Handle a request of an upload, and return the answer.
 
-        ``None`` says nothing to the sender, which asks again: the end could not be recorded.
+        ``None`` says nothing to the sender, which asks again: the record could not be used.
 
         Raises:
             BusError: code 500; the request failed. Unless it was a negotiation, the upload that it
@@ -226,8 +226,12 @@ class UploadReceiver:
         with self._lock:
             upload = self._uploads.get(key)
         if upload is None:
-            if self._finished.is_finished(envelope, source):
-                return {"done": True}
+            try:
+                if self._finished.is_finished(envelope, source):
+                    return {"done": True}
+            except BusError as error:
+                _log.warning("a message of the upload %r is dropped: %s", envelope.uid[:80], error)
+                return None
             if envelope.request.command != NEGOTIATE:
                 return _unknown(envelope)
             upload = self._begin(key, _members(payload), deadline_of(envelope))
