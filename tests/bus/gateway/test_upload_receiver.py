@@ -228,6 +228,15 @@ def test_a_restarted_receiver_lets_the_sender_begin_again(receiving: Receiving) 
     assert receiving.take(NEGOTIATE, OFFER, 0, attempt=2) == BEGUN | {"attempt": 2}
 
 
+def test_an_incomplete_file_that_somebody_removes_is_sent_again(receiving: Receiving) -> None:
+    receiving.take(NEGOTIATE, OFFER, 0)
+    receiving.take(WRITE, b"abc", 0)
+    (part,) = receiving.kept()
+    part.unlink()
+    assert receiving.take(CLOSE, end(b"abc"), 3) == missing(0)
+    assert receiving.take(NEGOTIATE, OFFER, 0, attempt=2) == BEGUN | {"attempt": 2}
+
+
 def test_an_end_that_was_not_recorded_is_not_confirmed(receiving: Receiving) -> None:
     receiving.take(NEGOTIATE, OFFER, 0)
     receiving.take(WRITE, b"abc", 0)

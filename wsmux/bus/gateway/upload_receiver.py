@@ -262,6 +262,8 @@ class UploadReceiver:
         except (OSError, BusError) as error:
             self._remove(key, upload)
             upload.discard()
+            if isinstance(error, FileNotFoundError) and place is not None:
+                return _missing(0)  # another process removed the incomplete file
             if isinstance(error, OSError):
                 raise BusError(FAILED, f"the file cannot be written: {error.strerror}") from error
             raise
