@@ -56,6 +56,7 @@ PATTERNS = (
     "bus/gateway/backlog.py",
     "bus/gateway/json_messages.py",
     "bus/gateway/queue_names.py",
+    "bus/gateway/upload_progress.py",
     "tunnel/allow.py",
     "tunnel/errors.py",
     "tunnel/places.py",

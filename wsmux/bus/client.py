@@ -98,6 +98,22 @@ class Reply(NamedTuple):
     schema: str
 
 
+class _Asked(NamedTuple):
+    """Hold what a call asks, for as many requests as it takes; ``call`` has the meanings.
+
+    Attributes:
+        read: converts the answer's bytes and schema to what the call returns; may raise.
+    """
+
+    to: int | str | Address
+    command: str
+    data: bytes
+    schema: str
+    tags: str | None
+    read: Callable[[bytes, str], Any]
+    idempotent: bool
+
+
 class Joined(NamedTuple):
     """Describe whether this session shares in the calls of a name, at one relay.
 
@@ -241,7 +257,8 @@ class Client(Closing):
             TypeError, ValueError: the payload is not JSON, or the client is closed.
         """
         data = encode(payload)
-        return self._call(to, command, data, JSON_SCHEMA, timeout, tags, decode, idempotent)
+        asked = _Asked(to, command, data, JSON_SCHEMA, tags, decode, idempotent)
+        return self._call(asked, timeout)
 
     def submit(
         self,
@@ -260,7 +277,8 @@ class Client(Closing):
         future. Cancelling the future discards the answer, but the command still runs.
         """
         data = encode(payload)
-        return self._submit(to, command, data, JSON_SCHEMA, timeout, tags, decode, idempotent)
+        asked = _Asked(to, command, data, JSON_SCHEMA, tags, decode, idempotent)
+        return self._submit(asked, timeout)
 
     def call_raw(
         self,
@@ -277,43 +295,25 @@ class Client(Closing):
 
         Most peers accept JSON only. Arguments and errors are those of ``call``.
         """
-        reply: Reply = self._call(to, command, data, schema, timeout, tags, Reply, idempotent)
+        asked = _Asked(to, command, data, schema, tags, Reply, idempotent)
+        reply: Reply = self._call(asked, timeout)
         return reply
 
-    def _call(
-        self,
-        to: int | str | Address,
-        command: str,
-        data: bytes,
-        schema: str,
-        timeout: float,
-        tags: str | None,
-        read: Callable[[bytes, str], Any],
-        idempotent: bool,
-    ) -> Any:
+    def _call(self, asked: _Asked, timeout: float) -> Any:
         deadline = Deadline(timeout)
-        future = self._submit(to, command, data, schema, timeout, tags, read, idempotent)
+        future = self._submit(asked, timeout)
         try:
             return self._wait(future)
         except NobodyJoined as error:
             left = deadline.remaining()
-            if not (left and isinstance(to, str) and error.retry_safe):
+            if not (left and isinstance(asked.to, str) and error.retry_safe):
                 raise
         # Nothing ran. Its owner was remembered, and another twin may have the name now.
-        return self._wait(self._submit(to, command, data, schema, left, tags, read, idempotent))
+        return self._wait(self._submit(asked, left))
 
-    def _submit(
-        self,
-        to: int | str | Address,
-        command: str,
-        data: bytes,
-        schema: str,
-        timeout: float,
-        tags: str | None,
-        read: Callable[[bytes, str], Any],
-        idempotent: bool,
-    ) -> Future[Any]:
+    def _submit(self, asked: _Asked, timeout: float) -> Future[Any]:
         self._check_process()
+        to, command, data, schema, tags, read, idempotent = asked
         if not command:
             raise ValueError("the command is empty: name what to call")
         _check_timeout(timeout)

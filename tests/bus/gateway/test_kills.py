@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ from wsmux.bus.twins.records import twin_record
 
 from ...helpers.bus import relays
 from ...helpers.bus.clients import ALICE, BOB, WAIT
+from ...helpers.bus.gateway_process import GatewayProcess
 from ...helpers.bus.gateway_programs import Caller, Service, database, take_all
-from ...helpers.bus.people import DOMAIN, Person, Table, table_of
+from ...helpers.bus.people import DOMAIN, table_of
 from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relay_process import RelayProcess
-from ...helpers.commands import command
-from ...helpers.stopped_process import hold
 from ...helpers.waiting import wait_for
 
 # Seconds that a request lives: longer than a gateway is away.
@@ -41,54 +39,6 @@ MOST_LOST = 8
 COUNTS = pytest.mark.parametrize(
     "count", [200, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.hang_bound(300)])]
 )
-
-
-class Gateway:
-    """Run the gateway of a twin, 1 by default, in a process of its own."""
-
-    def __init__(
-        self, folder: Path, twins: Table, relay: str, redis: str, who: Person = ALICE
-    ) -> None:
-        records = folder / "twins.json"
-        records.write_text(json.dumps([twin_record(twin) for twin in twins.twins.values()]))
-        secret = folder / "secret"
-        secret.write_text(f"0x{who.id:064x}\n")
-        kind = who.identity.key_type.value
-        self._who = who.id
-        self._command = command(
-            *("peer", "--mnemonic-file", str(secret), "--key-type", kind, "--no-update"),
-            *("--twins", str(records), "--relay", relay, "--redis", redis),
-        )
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == f"{self._who}\n"
-
-    def end(self, number: signal.Signals) -> int:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        self._process.send_signal(number)
-        status = self._process.wait(WAIT)
-        self._process.stdout.close()
-        self._process = None
-        return status
-
-    def hold(self, seconds: float) -> None:
-        assert self._process is not None
-        hold(self._process, seconds)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self.start()
-        try:
-            yield
-        finally:
-            if self._process is not None:
-                self.end(signal.SIGKILL)
 
 
 @COUNTS
@@ -111,14 +61,13 @@ def test_a_killed_gateway_loses_nothing(server: RedisServer, tmp_path: Path, cou
         Caller(redis) as caller,
     ):
         bob.serve({"work": serve}, workers=1)
-        gateway = Gateway(tmp_path, twins, relay.url, redis)
+        gateway = GatewayProcess(tmp_path, twins, relay.url, redis)
         with gateway.running():
             for number in range(count):
                 caller.push("work", [2], number, ref=str(number), ret="answers", exp=600)
             for event in reached:
                 assert event.wait(2 * WAIT)
-                gateway.end(signal.SIGKILL)
-                gateway.start()
+                gateway.kill()
             found = take_all(caller, "answers", count)
             assert gateway.end(signal.SIGINT) == 130
         left = [key for key in caller.redis.scan_iter() if b"answers" not in key]
@@ -145,7 +94,7 @@ class Way:
         )
         enter(Peer(ALICE.identity, self.relay.url, twins, self._url, twin=1, update=False))
         self._service = enter(Service(database(server, 2), "work"))
-        self.gateway = Gateway(folder, twins, self.relay.url, database(server, 2), BOB)
+        self.gateway = GatewayProcess(folder, twins, self.relay.url, database(server, 2), BOB)
         enter(self.gateway.running())
 
     def check(self, count: int, faults: list[Callable[[], None]]) -> list[dict[str, Any]]:
@@ -169,8 +118,7 @@ class Way:
         return errors
 
     def kill_gateway(self) -> None:
-        self.gateway.end(signal.SIGKILL)
-        self.gateway.start()
+        self.gateway.kill()
 
     def stop_gateway(self) -> None:
         self.gateway.hold(HOLD)

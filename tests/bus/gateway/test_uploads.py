@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wsmux.bus.client import Client
-from wsmux.bus.errors import BusError
-from wsmux.bus.gateway import upload_receiver, upload_sender, uploads
+from wsmux.bus.errors import EXPIRED, BusError, TwinsUnavailable
+from wsmux.bus.gateway import upload_progress, upload_sender, uploads
+from wsmux.bus.gateway.backlog import Waiting, backlog_key, encode_backlog
 from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.session.identity_session import clock
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.envelope import relay_error, time_left
 from wsmux.bus.wire.messages import Envelope
+from wsmux.runtime.deadline import Deadline
 
 from ...helpers.bus.clients import ALICE, BOB, WAIT
 from ...helpers.bus.gateway_programs import Caller, Service, database
-from ...helpers.bus.gateways import gateway
-from ...helpers.bus.inside import uploads_of
+from ...helpers.bus.gateways import gateway, lists
+from ...helpers.bus.inside import endpoint_of
 from ...helpers.bus.people import Table
 from ...helpers.bus.redis_server import RedisServer
-from ...helpers.bus.scripted_relay import StageRelay
+from ...helpers.bus.scripted_relay import Change, StageRelay
 from ...helpers.waiting import wait_for
 
 
@@ -41,9 +49,11 @@ def taker(server: RedisServer, relay: StageRelay, twins: Table, tmp_path: Path) 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a file of several pieces."""
+    """Return a file of several pieces, which is sent again soon."""
     monkeypatch.setattr(upload_sender, "CHUNK", 1000)
     monkeypatch.setattr(upload_sender, "WINDOW", 3000)
+    monkeypatch.setattr(upload_progress, "FIRST", 0.2)
+    monkeypatch.setattr(upload_progress, "STALL", 0.5)
     path = tmp_path / "file"
     path.write_bytes(os.urandom(12_345))
     return path
@@ -130,25 +140,60 @@ def test_a_wrong_wish_is_told(
     assert text in caller.ask(command, to, {"path": __file__}, **changes)["err"]["message"]
 
 
-def test_a_piece_that_is_lost_fails_the_upload(
-    sender: Peer, taker: Peer, caller: Caller, relay: StageRelay, file: Path, tmp_path: Path
+# What is lost, doubled or late on the way
+
+
+class Harm:
+    """Be a relay that does harm once: to a request of a command, or to the next answer after it."""
+
+    def __init__(self, command: str, number: int, *, answer: bool, harm: Change) -> None:
+        self._command, self._left, self._answer, self._harm = command, number, answer, harm
+        self.done = False
+
+    def __call__(self, envelope: Envelope) -> list[Envelope]:
+        asked = envelope.request.command == self._command
+        self._left -= asked
+        hit = envelope.source.twin == BOB.id if self._answer else asked
+        if self.done or self._left > 0 or not hit:
+            return [envelope]
+        self.done = True
+        return self._harm(envelope)
+
+
+@pytest.mark.parametrize("answer", [False, True], ids=["request", "answer"])
+@pytest.mark.parametrize("kind", ["lost", "doubled", "cut"])
+@pytest.mark.parametrize(
+    ("command", "number"), [("file.negotiate", 1), ("file.write", 5), ("file.close", 1)]
+)
+def test_what_happens_on_the_way_does_no_harm(
+    sender: Peer,
+    taker: Peer,
+    caller: Caller,
+    relay: StageRelay,
+    server: RedisServer,
+    file: Path,
+    tmp_path: Path,
+    command: str,
+    number: int,
+    kind: str,
+    answer: bool,
 ) -> None:
-    pieces: list[Envelope] = []
+    def harm(envelope: Envelope) -> list[Envelope]:
+        if kind == "cut":
+            relay.cut()
+        return [envelope] * 2 if kind == "doubled" else []
 
-    def lose(envelope: Envelope) -> list[Envelope]:
-        if envelope.request.command == "file.write":
-            pieces.append(envelope)
-            if len(pieces) == 12:
-                return []
-        return [envelope]
-
-    relay.change = lose
-    answer = caller.ask("file.upload", [2], {"path": str(file)})
-    assert "some were lost" in answer["err"]["message"]
-    assert kept(tmp_path) == []
+    relay.change = change = Harm(command, number, answer=answer, harm=harm)
+    with Service(database(server, 2), "arrived") as service:
+        said = caller.ask("file.upload", [2], {"path": str(file), "cmd": "arrived"})
+        assert said["err"] is None
+        wait_for(lambda: service.requests)
+        assert change.done
+    assert [path.read_bytes() for path in kept(tmp_path)] == [file.read_bytes()]
+    assert len(service.requests) == 1
 
 
-def test_pieces_that_change_places_fail_the_upload(
+def test_pieces_that_change_places_do_no_harm(
     sender: Peer, taker: Peer, caller: Caller, relay: StageRelay, file: Path, tmp_path: Path
 ) -> None:
     pieces: list[Envelope] = []
@@ -162,9 +207,105 @@ def test_pieces_that_change_places_fail_the_upload(
         return [envelope]
 
     relay.change = swap
+    assert caller.ask("file.upload", [2], {"path": str(file)})["err"] is None
+    assert [path.read_bytes() for path in kept(tmp_path)] == [file.read_bytes()]
+
+
+def test_a_relay_that_is_killed_does_no_harm(
+    server: RedisServer, twins: Table, caller: Caller, file: Path, tmp_path: Path
+) -> None:
+    with StageRelay() as first, ExitStack() as stack:
+        reached = threading.Event()
+
+        def stop(envelope: Envelope) -> list[Envelope]:
+            reached.set()
+            first.change = lambda envelope: []
+            return []
+
+        first.change = Harm("file.write", 5, answer=False, harm=stop)
+        for who, folder in ((ALICE, "ours"), (BOB, "theirs")):
+            stack.enter_context(gateway(server, first, twins, who, uploads=tmp_path / folder))
+        ret = caller.push("file.upload", [2], {"path": str(file)})
+        assert reached.wait(WAIT)
+        first.stop()
+        with StageRelay(first.port):
+            assert caller.answer(ret)["err"] is None
+    assert [path.read_bytes() for path in kept(tmp_path)] == [file.read_bytes()]
+
+
+@pytest.mark.parametrize("command", ["file.negotiate", "file.write", "file.close"])
+def test_a_receiver_that_stays_away_ends_the_upload_with_its_request(
+    sender: Peer,
+    taker: Peer,
+    caller: Caller,
+    relay: StageRelay,
+    file: Path,
+    tmp_path: Path,
+    command: str,
+) -> None:
+    relay.change = lambda envelope: [] if envelope.request.command == command else [envelope]
+    answer = caller.ask("file.upload", [2], {"path": str(file)}, exp=3)
+    assert answer["err"]["code"] == EXPIRED
+    assert "expired" in answer["err"]["message"]
+    assert [path for path in kept(tmp_path) if path.suffix != ".part"] == []
+    wait_for(lambda: kept(tmp_path) == [])
+
+
+def test_a_relays_error_ends_an_upload_that_has_not_begun(
+    sender: Peer, caller: Caller, relay: StageRelay, file: Path
+) -> None:
+    relay.change = lambda envelope: [relay_error(envelope, "never heard of it", clock())]
     answer = caller.ask("file.upload", [2], {"path": str(file)})
-    assert "arrived out of order" in answer["err"]["message"]
-    assert kept(tmp_path) == []
+    assert answer["err"] == {"code": 0, "message": "never heard of it"}
+
+
+def test_a_relays_error_about_one_of_many_messages_ends_none(
+    sender: Peer, taker: Peer, caller: Caller, relay: StageRelay, file: Path, tmp_path: Path
+) -> None:
+    def refuse(envelope: Envelope) -> list[Envelope]:
+        return [relay_error(envelope, "too much", clock())]
+
+    relay.change = Harm("file.write", 5, answer=False, harm=refuse)
+    assert caller.ask("file.upload", [2], {"path": str(file)})["err"] is None
+    relay.change = lambda envelope: (
+        refuse(envelope) if envelope.request.command == "file.write" else [envelope]
+    )
+    answer = caller.ask("file.upload", [2], {"path": str(file)}, exp=3)
+    assert answer["err"]["code"] == EXPIRED
+    assert answer["err"]["message"].endswith("a relay said: too much")
+
+
+def test_a_directory_that_is_away_only_delays_an_upload(
+    sender: Peer,
+    taker: Peer,
+    caller: Caller,
+    twins: Table,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    endpoint = endpoint_of(sender)
+    calls = itertools.count()
+    find = endpoint.twin
+
+    def twin(number: int, deadline: Deadline) -> Twin:
+        if next(calls) in (1, 5, 9):
+            raise TwinsUnavailable("the directory is away")
+        return find(number, deadline)
+
+    monkeypatch.setattr(endpoint, "twin", twin)
+    assert caller.ask("file.upload", [2], {"path": str(file)})["err"] is None
+
+
+def test_a_file_that_changes_while_it_is_sent_is_refused(
+    sender: Peer, taker: Peer, caller: Caller, relay: StageRelay, file: Path, tmp_path: Path
+) -> None:
+    def shorten(envelope: Envelope) -> list[Envelope]:
+        os.truncate(file, 1000)
+        return [envelope]
+
+    relay.change = Harm("file.write", 1, answer=False, harm=shorten)
+    answer = caller.ask("file.upload", [2], {"path": str(file)})
+    assert "became shorter" in answer["err"]["message"]
 
 
 def test_a_receiver_that_confirms_nothing_is_sent_everything(
@@ -226,114 +367,10 @@ def test_what_was_not_negotiated_is_refused(thief: Client, command: str) -> None
         thief.call(2, command, "data", timeout=WAIT)
 
 
-def test_too_many_uploads_are_refused(
-    thief: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(upload_receiver, "MAX_OPEN", 2)
-    for _ in range(2):
-        assert negotiate(thief) == {"acks": True}
-    with pytest.raises(BusError, match="under way"):
-        negotiate(thief)
-    monkeypatch.setattr(upload_receiver, "IDLE", -1.0)
-    negotiate(thief)
-    assert len(kept(tmp_path)) == 1
+# Gateways that end and start
 
 
-class Receiving:
-    """Be an upload without a gateway."""
-
-    def __init__(self, folder: Path) -> None:
-        self.receiver = upload_receiver.UploadReceiver(folder)
-
-    def take(self, command: str, payload: bytes, uid: str = "u", twin: int = 1) -> bytes:
-        envelope = Envelope(uid=uid)
-        envelope.request.command = command
-        return self.receiver.take(envelope, upload_receiver.Address(twin), payload)[0]
-
-
-@pytest.fixture
-def receiving(tmp_path: Path) -> Iterator[Receiving]:
-    made = Receiving(tmp_path / "theirs")
-    yield made
-    made.receiver.close()
-
-
-OFFER = b'{"size": 3}'
-
-
-def test_nobody_writes_into_the_upload_of_another(receiving: Receiving) -> None:
-    receiving.take("file.negotiate", OFFER)
-    with pytest.raises(BusError, match="negotiate it first"):
-        receiving.take("file.write", b"abc", twin=2)
-    assert receiving.take("file.write", b"abc") == b'{"received": 3}'
-
-
-@pytest.mark.parametrize("uid", ["../../etc/passwd", "/etc/passwd", "", ".", "a\0b"])
-def test_no_name_of_another_is_used(receiving: Receiving, tmp_path: Path, uid: str) -> None:
-    receiving.take("file.negotiate", OFFER, uid=uid)
-    assert [len(path.stem) for path in kept(tmp_path)] == [32]
-
-
-def test_the_same_upload_is_not_negotiated_twice(receiving: Receiving) -> None:
-    receiving.take("file.negotiate", OFFER)
-    with pytest.raises(BusError, match="already been negotiated"):
-        receiving.take("file.negotiate", OFFER)
-
-
-def test_more_than_was_agreed_on_ends_the_upload(receiving: Receiving, tmp_path: Path) -> None:
-    receiving.take("file.negotiate", OFFER)
-    with pytest.raises(BusError, match="agreed on"):
-        receiving.take("file.write", b"abcd")
-    assert kept(tmp_path) == []
-
-
-@pytest.mark.parametrize("payload", [b"{", b"[]", b"\xff", b'{"sha256": "00"}', b'{"sha256": 5}'])
-def test_a_wrong_end_ends_the_upload(receiving: Receiving, tmp_path: Path, payload: bytes) -> None:
-    receiving.take("file.negotiate", OFFER)
-    receiving.take("file.write", b"abc")
-    with pytest.raises(BusError):
-        receiving.take("file.close", payload)
-    assert kept(tmp_path) == []
-
-
-def test_an_end_may_say_nothing(receiving: Receiving, tmp_path: Path) -> None:
-    receiving.take("file.negotiate", OFFER)
-    receiving.take("file.write", b"abc")
-    assert receiving.take("file.close", b"") == b'{"done": true}'
-    (path,) = kept(tmp_path)
-    assert path.read_bytes() == b"abc"
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_an_unknown_command_ends_the_upload(receiving: Receiving, tmp_path: Path) -> None:
-    receiving.take("file.negotiate", OFFER)
-    with pytest.raises(BusError, match="no command"):
-        receiving.take("file.rename", b"")
-    assert kept(tmp_path) == []
-
-
-def test_what_is_not_whole_is_removed(tmp_path: Path) -> None:
-    first = Receiving(tmp_path / "theirs")
-    first.take("file.negotiate", OFFER)
-    assert len(kept(tmp_path)) == 1
-    first.receiver.close()
-    assert kept(tmp_path) == []
-    (tmp_path / "theirs" / "left.part").touch()
-    Receiving(tmp_path / "theirs")
-    assert kept(tmp_path) == []
-
-
-def test_an_upload_that_a_gateway_left_is_told(
-    server: RedisServer, relay: StageRelay, twins: Table, caller: Caller, file: Path, tmp_path: Path
-) -> None:
-    with gateway(server, relay, twins, ALICE, uploads=tmp_path / "ours"):
-        ret = caller.push("file.upload", [2], {"path": str(file)})
-        wait_for(lambda: relay.passed)
-    with gateway(server, relay, twins, ALICE):
-        assert "restarted" in caller.answer(ret)["err"]["message"]
-
-
-def test_a_closing_gateway_ends_its_uploads(
+def test_the_next_gateway_goes_on_with_an_upload(
     server: RedisServer,
     relay: StageRelay,
     twins: Table,
@@ -342,11 +379,47 @@ def test_a_closing_gateway_ends_its_uploads(
     file: Path,
     tmp_path: Path,
 ) -> None:
-    relay.change = lambda envelope: [] if envelope.request.command == "file.write" else [envelope]
+    relay.change = hold = Harm("file.write", 5, answer=False, harm=lambda envelope: [])
     with gateway(server, relay, twins, ALICE, uploads=tmp_path / "ours"):
         ret = caller.push("file.upload", [2], {"path": str(file)})
-        wait_for(lambda: any(each.request.command == "file.write" for each in relay.passed))
-    assert "closed" in caller.answer(ret)["err"]["message"]
+        wait_for(lambda: hold.done)
+        relay.change = lambda envelope: []
+    relay.change = lambda envelope: [envelope]
+    with gateway(server, relay, twins, ALICE, uploads=tmp_path / "ours"):
+        assert caller.answer(ret)["err"] is None
+    assert [path.read_bytes() for path in kept(tmp_path)] == [file.read_bytes()]
+    assert [key for key in lists(server, 1) if key.startswith("msgbus.system.")] == []
+
+
+def test_the_next_gateway_tells_of_an_upload_that_it_cannot_go_on_with(
+    server: RedisServer, relay: StageRelay, twins: Table, caller: Caller, file: Path, tmp_path: Path
+) -> None:
+    told = []
+    for options, change in (
+        ({}, lambda: None),
+        ({"uploads": tmp_path / "ours"}, file.unlink),
+    ):
+        with gateway(server, relay, twins, ALICE, uploads=tmp_path / "ours"):
+            ret = caller.push("file.upload", [2], {"path": str(file)})
+            wait_for(lambda: relay.passed)
+        change()
+        with gateway(server, relay, twins, ALICE, **options):
+            told.append(caller.answer(ret)["err"]["message"])
+        relay.passed.clear()
+    assert "disabled" in told[0]
+    assert "cannot be read" in told[1]
+
+
+def test_an_upload_that_expires_between_two_gateways_is_told(
+    server: RedisServer, relay: StageRelay, twins: Table, caller: Caller, file: Path, tmp_path: Path
+) -> None:
+    with gateway(server, relay, twins, ALICE, uploads=tmp_path / "ours"):
+        ret = caller.push("file.upload", [2], {"path": str(file)}, exp=2)
+        wait_for(lambda: relay.passed)
+    (asked, *_) = relay.passed
+    wait_for(lambda: time_left(asked, clock()) <= 0)
+    with gateway(server, relay, twins, ALICE, uploads=tmp_path / "ours"):
+        assert caller.answer(ret)["err"]["code"] == EXPIRED
 
 
 def test_uploads_that_nobody_answers_make_room(
@@ -354,11 +427,21 @@ def test_uploads_that_nobody_answers_make_room(
 ) -> None:
     monkeypatch.setattr(uploads, "MAX_JOBS", 1)
     relay.change = lambda envelope: []
-    caller.push("file.upload", [2], {"path": str(file)}, exp=2)
+    ret = caller.push("file.upload", [2], {"path": str(file)}, exp=3)
     wait_for(lambda: relay.passed)
     answer = caller.ask("file.upload", [2], {"path": str(file)})
     assert "under way" in answer["err"]["message"]
-    job = next(iter(uploads_of(sender)._jobs.values()))
-    wait_for(job.unanswered)
+    assert caller.answer(ret)["err"]["code"] == EXPIRED
     caller.push("file.upload", [2], {"path": str(file)})
-    wait_for(lambda: len(relay.passed) == 2)
+    wait_for(lambda: len({each.uid for each in relay.passed}) == 2)
+
+
+def test_an_upload_of_the_reference_gateway_is_told_of_its_end(
+    server: RedisServer, relay: StageRelay, twins: Table, sender: Peer, caller: Caller
+) -> None:
+    waiting = Waiting("theirs", "mine", "answers.theirs", uploads.MODULE, 60)
+    caller.redis.set(backlog_key("theirs"), encode_backlog(waiting), ex=60)
+    asked = Envelope(uid="theirs", timestamp=clock(), expiration=60)
+    asked.source.twin = ALICE.id
+    relay.deliver(relay_error(asked, "of its relay", clock()))
+    assert "another gateway" in caller.answer("answers.theirs")["err"]["message"]

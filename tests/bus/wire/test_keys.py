@@ -122,6 +122,15 @@ def test_its_attributes_show_no_secret() -> None:
     assert not any(word in shown for word in [*WORDS.split(), PEOPLE["carol"]["seed_hex"]])
 
 
+def test_a_derived_secret_is_the_same_for_one_purpose_and_identity_alone() -> None:
+    secrets = {
+        identity(name).derive(purpose) for name in ("alice", "carol") for purpose in (b"a", b"b")
+    }
+    assert len(secrets) == 4
+    assert {len(secret) for secret in secrets} == {32}
+    assert identity("alice").derive(b"a") in secrets
+
+
 @pytest.mark.parametrize("name", ["alice", "carol"])
 def test_an_identity_is_not_pickled(name: str) -> None:
     with pytest.raises(TypeError, match="an identity holds secrets"):

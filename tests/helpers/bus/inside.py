@@ -9,15 +9,16 @@ if TYPE_CHECKING:
     from wsmux.bus.federation.federation import Federation
     from wsmux.bus.federation.queue import FederationQueue
     from wsmux.bus.gateway.gateway import Peer
-    from wsmux.bus.gateway.uploads import Uploads
     from wsmux.bus.relay.redis_topics import RedisTopics
     from wsmux.bus.relay.relay import Relay
     from wsmux.bus.services import Services
+    from wsmux.bus.session.identity_session import IdentitySession
     from wsmux.bus.session.relay_connection import RelayConnection
     from wsmux.bus.session.relay_control import RelayControl, Standing
 
 __all__ = [
     "control_of",
+    "endpoint_of",
     "joined_names",
     "known_topics",
     "limit_calls",
@@ -25,7 +26,6 @@ __all__ = [
     "queue_of",
     "services_of",
     "standing_of",
-    "uploads_of",
 ]
 
 
@@ -69,6 +69,6 @@ def queue_of(federation: Federation) -> FederationQueue:
     return federation._queue
 
 
-def uploads_of(gateway: Peer) -> Uploads:
-    """Return what carries the files of a gateway."""
-    return gateway._uploads
+def endpoint_of(gateway: Peer) -> IdentitySession:
+    """Return what signs the uploads of a gateway."""
+    return gateway._uploads._endpoint

@@ -26,7 +26,7 @@ from wsmux.runtime.deadline import Deadline
 
 from ..timeouts import WAIT
 
-__all__ = ["StageRelay"]
+__all__ = ["Change", "StageRelay"]
 
 # Returns what is to be delivered instead of an envelope.
 Change = Callable[[Envelope], list[Envelope]]

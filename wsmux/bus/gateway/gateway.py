@@ -12,8 +12,10 @@ Threads and locks:
 - One thread, at the start, restores what the previous gateway had taken, resends requests without
   an answer, then compares the twin's record with its key and relays. Nothing waits for the
   comparison: the gateway must work while the directory is unavailable.
-- One thread tells callers whose requests have expired. Another one, when a connection to a relay
-  was lost, sends requests without an answer again (see ``resender``).
+- One thread tells callers whose requests have expired, and discards uploads of others that were not
+  completed. Another one, when a connection to a relay was lost, sends requests without an answer
+  again (see ``resender``).
+- One thread for each file that is sent; see ``upload_progress``.
 
 ``redis_store`` describes how messages survive a crash. Only one gateway may use a Redis database,
 and only one may be connected for a twin: a second one replaces the first. A gateway without Redis
@@ -198,12 +200,13 @@ class Peer(Closing):
         self._in_room.close()
         self._store.stop()
         self._incoming.unserved.close()
-        self._uploads.close(deadline)
+        self._uploads.stop()
         self._relay_pool.close(deadline)
         for pool in (self._out, self._in):
             pool.close()
         for pool in (self._out, self._in):
             pool.join(deadline)
+        self._uploads.close(deadline)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(deadline.remaining())
@@ -249,6 +252,7 @@ class Peer(Closing):
     def _lost(self) -> None:
         if not self._closing.is_set():
             self._resender.lost()
+            self._uploads.connection_lost()
 
     # Threads that take from the lists
 
@@ -297,6 +301,7 @@ class Peer(Closing):
     def _tell_expired(self) -> None:
         while not self._closing.wait(PAUSE):
             self._outgoing.tell_expired()
+            self._uploads.discard_ended()
 
     # Start-up thread
 
@@ -327,7 +332,7 @@ class Peer(Closing):
             _log.info("restored %d messages, resending %d requests", count, len(unanswered))
         for each in unanswered:
             if each.waiting.module is not None:
-                self._uploads.lost(each.waiting)
+                self._uploads.start(each, resumed=True)
             elif self._out_room.enter(len(each.signed), forever):
                 send = partial(self._outgoing.send, each)
                 self._out.submit(partial(self._handle, len(each.signed), send))

@@ -82,7 +82,9 @@ class Inbound(Half):
         source, command = str(received.source), envelope.request.command
         self._asked.note(envelope.uid, source, encrypted=received.encrypted)
         if self._uploads.is_ours(command):
-            self._respond(envelope, received, self._uploads.take(envelope, received), deadline)
+            answer = self._uploads.take(envelope, received)
+            if answer is not None:
+                self._respond(envelope, received, answer, deadline)
         elif command.partition(".")[0] == OWN:
             if command != VERSION:
                 raise BusError(FAILED, f"the gateway has no command {command[:80]!r}")
@@ -154,7 +156,7 @@ class Inbound(Half):
             _log.info("the relay's error %r ends no request that was sent again", error)
             return
         if waiting.module is not None:
-            self._uploads.answered(waiting, received, error)
+            self._uploads.answered(tracked, received, error)
             return
         message = incoming_response(
             waiting.reference,

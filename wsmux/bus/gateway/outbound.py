@@ -104,13 +104,16 @@ class Outbound(Half):
         life = life_left(request.timestamp, request.expiration, clock())
         deadline = Deadline(max(0, life))
         if self._uploads.is_ours(request.command) and life > 0:
-            tracked, errors = self._uploads.begin(request, life, deadline)
+            tracked, errors = self._uploads.prepare(request, life, deadline)
         else:
             tracked, errors = self._prepare(request, life, deadline)
         told = [(queue, undeliverable(request.reference, *error)) for error in errors]
         self._store.sending(raw, tracked, told, Deadline(max(0, life) + GRACE))
         for each in tracked:
-            self.send(each)
+            if each.waiting.module is None:
+                self.send(each)
+            else:
+                self._uploads.start(each)
 
     def response(self, raw: bytes) -> None:
         """Handle a message taken from ``msgbus.system.reply``."""
@@ -132,8 +135,7 @@ class Outbound(Half):
             if life <= 0:
                 raise CallTimeout("the request expired before it was answered")
             self._relay_pool.send(tracked.signed, Deadline(life), envelope.destination.twin)
-            if tracked.waiting.module is None:  # uploads keep their own time
-                self._expiry.add(tracked.waiting.uid, envelope.timestamp + envelope.expiration)
+            self._expiry.add(tracked.waiting.uid, envelope.timestamp + envelope.expiration)
         except CallTimeout as error:
             self._expired(tracked.waiting, error.message)
         except ValueError:
@@ -151,7 +153,7 @@ class Outbound(Half):
                 self._expiry.add(uid, clock())
 
     def unanswered(self) -> Iterator[Unanswered]:
-        """Yield the requests without an answer, to be sent again."""
+        """Yield the requests without an answer, to be sent again, but for uploads."""
         for each in self._store.unanswered(Deadline(GRACE)):
             envelope = envelopes.parse(each.signed)
             life = envelopes.time_left(envelope, clock())

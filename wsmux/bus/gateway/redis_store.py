@@ -10,9 +10,10 @@ deletes its backlog record, so it is delivered once, even if several come.
 
 A request of another twin is recorded in the same step that pushes it to its service, and with it,
 later, the answer. So it runs once even if a relay delivers it again to the next gateway, and what
-was answered is answered again. A gateway answers a relay's ping when what came before it was dealt
-with, so a relay that keeps messages until then keeps them while a gateway is killed. What another
-relay loses then stays unanswered: its caller is told when it expires.
+was answered is answered again. An upload that is complete is recorded in the same way. A gateway
+answers a relay's ping when what came before it was dealt with, so a relay that keeps messages until
+then keeps them while a gateway is killed. What another relay loses then stays unanswered: its
+caller is told when it expires.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ REDIS = "redis://localhost:6379"
 LOCAL, REPLY = "msgbus.system.local", "msgbus.system.reply"
 
 OUTBOX = "msgbus.system.outbox."
+
+# What a program asked of a plugin, beside the envelope that the plugin sends for it.
+PLAN = "msgbus.system.plan."
 
 # The newest messages that a list keeps; as the reference gateway.
 MAX_LIST = 10_000
@@ -73,14 +77,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 # one for each request.
 ANSWER_LIFE = 24 * 60 * 60
 
-# KEYS: backlog, outbox, list. ARGV: message, maximum length and life of the list. Deleting the
-# backlog record decides which of several answers is pushed.
+# KEYS: backlog, outbox, plan, list. ARGV: message, maximum length and life of the list. Deleting
+# the backlog record decides which of several answers is pushed.
 ANSWER = """
 if redis.call('DEL', KEYS[1]) == 0 then return 0 end
-redis.call('DEL', KEYS[2])
-redis.call('LPUSH', KEYS[3], ARGV[1])
-redis.call('LTRIM', KEYS[3], 0, ARGV[2] - 1)
-redis.call('EXPIRE', KEYS[3], ARGV[3])
+redis.call('DEL', KEYS[2], KEYS[3])
+redis.call('LPUSH', KEYS[4], ARGV[1])
+redis.call('LTRIM', KEYS[4], 0, ARGV[2] - 1)
+redis.call('EXPIRE', KEYS[4], ARGV[3])
 return 1
 """
 
@@ -112,10 +116,17 @@ def asked_key(uid: str, source: str) -> str:
 
 
 class Tracked(NamedTuple):
-    """Hold an envelope that waits for an answer: its backlog record and its signed bytes."""
+    """Hold an envelope that waits for an answer.
+
+    Attributes:
+        waiting: its backlog record.
+        signed: its signed bytes; empty if another gateway sent it.
+        plan: what the plugin of the record needs to go on after a restart.
+    """
 
     waiting: Waiting
     signed: bytes
+    plan: bytes = b""
 
 
 class _Doubt(NamedTuple):
@@ -232,6 +243,8 @@ class RedisStore:
                     uid, life = each.waiting.uid, each.waiting.life + GRACE
                     pipe.set(backlog_key(uid), encode_backlog(each.waiting), ex=life)
                     pipe.set(OUTBOX + uid, each.signed, ex=life)
+                    if each.plan:
+                        pipe.set(PLAN + uid, each.plan, ex=life)
                 for queue, message in told:
                     pipe.lpush(queue, message).ltrim(queue, 0, MAX_LIST - 1)
                     pipe.expire(queue, ANSWER_LIFE)
@@ -242,11 +255,12 @@ class RedisStore:
         self._let_go(LOCAL, raw)
 
     def tracked(self, uid: str, deadline: Deadline) -> Tracked | None:
-        """Return an unanswered request; ``signed`` is empty if another gateway sent it."""
-        backlog, signed = self._persist(
-            lambda: self._redis.mget(backlog_key(uid), OUTBOX + uid), deadline
-        )
-        return None if backlog is None else Tracked(decode_backlog(backlog), signed or b"")
+        """Return an unanswered request, or ``None``."""
+        keys = [backlog_key(uid), OUTBOX + uid, PLAN + uid]
+        backlog, signed, plan = self._persist(lambda: self._redis.mget(keys), deadline)
+        if backlog is None:
+            return None
+        return Tracked(decode_backlog(backlog), signed or b"", plan or b"")
 
     def answer(self, waiting: Waiting, message: bytes, deadline: Deadline) -> bool:
         """Push an answer to the list that waits for it; ``False`` if it was already answered.
@@ -258,7 +272,8 @@ class RedisStore:
             queue = reply_queue(waiting.reply_to)
         except ValueError as error:
             raise BusError(FAILED, str(error)) from error
-        keys = [backlog_key(waiting.uid), OUTBOX + waiting.uid, queue]
+        uid = waiting.uid
+        keys = [backlog_key(uid), OUTBOX + uid, PLAN + uid, queue]
         return bool(
             self._persist(lambda: self._answer(keys, [message, MAX_LIST, ANSWER_LIFE]), deadline)
         )
@@ -294,6 +309,14 @@ class RedisStore:
         keys, values = [asked, queue], (max(1, life), message, MAX_LIST)
         known: bytes | None = self._persist(lambda: self._push_once(keys, values), deadline)
         return known
+
+    def record(self, asked: str, life: int, deadline: Deadline) -> None:
+        """Record a request of another twin as ``push_once`` does, without a list to push it to."""
+        self._persist(lambda: self._redis.set(asked, b"", ex=max(1, life), nx=True), deadline)
+
+    def is_recorded(self, asked: str, deadline: Deadline) -> bool:
+        """Return whether a request of another twin was recorded, and has not expired."""
+        return bool(self._persist(lambda: self._redis.exists(asked), deadline))
 
     def answered(self, asked: str, signed: bytes, deadline: Deadline) -> None:
         """Remember the answer to a request, unless it is long, until the request expires."""

@@ -1,32 +1,47 @@
 """Receive files that other twins upload, in chunks, into one directory.
 
 In the reference gateway the remote side names the file, and any twin may write to any upload. Here
-files get random names, belong to the twin and session that began them, and have a size agreed
-beforehand. At the end the size is checked, and the hash if the sender gave one.
+names of files cannot be guessed, an upload belongs to the twin and session that began it, and has a
+size agreed beforehand. At the end the size is checked, and the hash if the sender gave one.
 
-The chunks of one upload are written in the order in which they came, by one thread at a time.
+A sender of this package says with each message where it belongs; see ``upload_progress``. Then a
+chunk that is here already is dropped, and after one that was lost the sender is told from where to
+send again. A repeated negotiation is the question where this side stands. Of other senders, chunks
+are written in the order in which they came.
+
+What is not complete ends with this process, or when it expires: then the sender is told to begin
+again at 0. That a file was received is recorded by ``FinishedUploads`` before the sender is told,
+so it is received once even if this process is killed in between; its name depends on the upload
+alone, so that the second time it gets the name that it had.
+
+Threads and locks: any thread may call. One lock guards the table, and one each upload; the second
+is held while a file is written, and the first may be taken under it.
 """
 
 from __future__ import annotations
 
+import filecmp
+import hmac
 import json
 import os
-import secrets
 import threading
-import time
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import FAILED, BusError
 from ..services import decode
+from ..session.identity_session import deadline_of
 from ..wire.address import Address
 from ..wire.envelope import JSON_SCHEMA
 from ..wire.messages import Envelope
 from .queue_names import command_queue
+from .upload_progress import read_tags
 
-__all__ = ["CLOSE", "NEGOTIATE", "WRITE", "Finished", "UploadReceiver"]
+__all__ = ["CLOSE", "NEGOTIATE", "WRITE", "Finished", "FinishedUploads", "UploadReceiver"]
 
 NEGOTIATE, WRITE, CLOSE = "file.negotiate", "file.write", "file.close"
 
@@ -34,13 +49,15 @@ NEGOTIATE, WRITE, CLOSE = "file.negotiate", "file.write", "file.close"
 MAX_SIZE = 1024 * 1024 * 1024
 MAX_OPEN = 16
 
-# Seconds without a chunk after which an upload is discarded.
+# Seconds without a message after which an upload is discarded, even if it has not expired.
 IDLE = 300.0
 
 # Suffix of incomplete files.
 PART = ".part"
 
 _log = logger("wsmux.bus")
+
+Key = tuple[str, Address]
 
 
 class Finished(NamedTuple):
@@ -51,40 +68,95 @@ class Finished(NamedTuple):
     command: str | None
 
 
-class _Upload:
-    """Write one file; used by one thread at a time."""
+class FinishedUploads(Protocol):
+    """Record which uploads are complete, beyond the life of this process."""
 
-    def __init__(self, directory: Path, size: int, command: str | None) -> None:
-        self.path = directory / secrets.token_hex(16)
-        self.size = size
-        self.command = command
+    def is_finished(self, envelope: Envelope, source: Address) -> bool:
+        """Return whether the upload of this request was recorded.
+
+        Raises:
+            BusError: it is not known.
+        """
+
+    def finish(self, envelope: Envelope, source: Address, finished: Finished) -> None:
+        """Record it and call its command, both once, however often this is called.
+
+        Raises:
+            BusError: it may not be recorded.
+        """
+
+
+class _Gone(Exception):
+    """The upload was discarded by another thread."""
+
+
+class _Upload:
+    """Write one file; used with its lock held."""
+
+    def __init__(self, path: Path, size: int, command: str | None, end: Deadline) -> None:
+        self.lock = threading.Lock()
+        self.finished = Finished(path, size, command)
         self.received = 0
-        self.last = time.monotonic()
+        self._end, self._idle = end, Deadline(IDLE)
+        self._complete = self._gone = False
         self._hash = sha256()
-        self._part = self.path.with_suffix(PART)
+        self._part = path.with_suffix(PART)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self._file: BinaryIO = os.fdopen(os.open(self._part, flags, 0o600), "wb")
 
-    def write(self, data: bytes) -> None:
-        if self.received + len(data) > self.size:
-            raise BusError(FAILED, f"more than the {self.size} bytes that were agreed on")
-        self._file.write(data)
-        self._hash.update(data)
-        self.received += len(data)
-        self.last = time.monotonic()
+    def is_over(self) -> bool:
+        """Return whether it has expired, or no message of it came for long."""
+        return self._end.expired() or self._idle.expired()
 
-    def finish(self, digest: object) -> Finished:
-        if self.received != self.size:
-            text = f"{self.received} of {self.size} bytes arrived: some were lost, upload again"
+    def touch(self, end: Deadline) -> None:
+        """Record a message of it, which expires then.
+
+        Raises:
+            _Gone: it was discarded meanwhile.
+        """
+        if self._gone:
+            raise _Gone
+        self._end, self._idle = end, Deadline(IDLE)
+
+    def write(self, data: bytes, offset: int | None) -> bool:
+        """Write what is new of a chunk; return ``False`` if something before it is missing."""
+        if offset is not None:
+            if offset > self.received:
+                return False
+            data = data[self.received - offset :]
+        size = self.finished.size
+        if self.received + len(data) > size:
+            raise BusError(FAILED, f"more than the {size} bytes that were agreed on")
+        if data:
+            self._file.write(data)
+            self._hash.update(data)
+            self.received += len(data)
+        return True
+
+    def complete(self, digest: object) -> None:
+        """Give the file its name; does nothing if it has it."""
+        path, size, _ = self.finished
+        if self._complete:
+            return
+        if self.received != size:
+            text = f"{self.received} of {size} bytes arrived: some were lost, upload again"
             raise BusError(FAILED, text)
         if digest is not None and digest != self._hash.hexdigest():
-            raise BusError(FAILED, "the hash differs: chunks arrived out of order; upload again")
+            text = (
+                "the hash differs: chunks arrived out of order, or the file changed; upload again"
+            )
+            raise BusError(FAILED, text)
         self._file.close()
-        self._part.rename(self.path)
-        return Finished(self.path, self.size, self.command)
+        # A process that was killed before the end was recorded left the file.
+        if path.exists() and not filecmp.cmp(path, self._part, shallow=False):
+            raise BusError(FAILED, "another file had the id of this upload: upload with a new one")
+        self._part.replace(path)
+        self._complete = True
 
     def discard(self) -> None:
-        self._file.close()
+        self._gone = True
+        with suppress(OSError):  # what cannot be written any more is not wanted any more
+            self._file.close()
         self._part.unlink(missing_ok=True)
 
 
@@ -93,53 +165,54 @@ class UploadReceiver:
 
     Args:
         directory: the directory for files; created if missing.
+        secret: the key of file names, the same in each process.
+        finished: records which uploads are complete.
         max_size: the maximum number of bytes per file.
 
     Raises:
         OSError: the directory cannot be used.
     """
 
-    def __init__(self, directory: Path, max_size: int = MAX_SIZE) -> None:
+    def __init__(
+        self, directory: Path, secret: bytes, finished: FinishedUploads, max_size: int = MAX_SIZE
+    ) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in directory.glob(f"*{PART}"):
             left.unlink()  # left by a gateway that crashed
         self._directory = directory
+        self._secret = secret
+        self._finished = finished
         self._max_size = max_size
         self._lock = threading.Lock()
-        self._uploads: dict[tuple[str, Address], _Upload] = {}
+        self._uploads: dict[Key, _Upload] = {}
 
-    def take(
-        self, envelope: Envelope, source: Address, payload: bytes
-    ) -> tuple[bytes, Finished | None]:
-        """Handle a request of an upload; return the answer, and the file if it is complete.
+    def take(self, envelope: Envelope, source: Address, payload: bytes) -> bytes | None:
+        """Handle a request of an upload, and return the answer.
+
+        ``None`` says nothing to the sender, which asks again: the record could not be used.
 
         Raises:
-            BusError: code 500; the request failed, and the upload that it belongs to is discarded.
+            BusError: code 500; the request failed. Unless it was a negotiation, the upload that it
+                belongs to is discarded.
         """
-        command, key = envelope.request.command, (envelope.uid, source)
-        if command == NEGOTIATE:
-            self._begin(key, _members(payload))
-            return _json({"acks": True}), None
+        said = self._handle(envelope, source, payload)
+        if said is None:
+            return None
+        place = read_tags(envelope.tags)
+        if place is not None:
+            said["attempt"] = place.attempt
+        return json.dumps(said).encode()
+
+    def discard_ended(self) -> None:
+        """Discard uploads that have expired, or of which nothing came for long."""
         with self._lock:
-            upload = self._uploads.get(key)
-        if upload is None:
-            raise BusError(FAILED, "unknown upload: negotiate it first")
-        try:
-            if command == WRITE:
-                upload.write(payload)
-                return _json({"received": upload.received}), None
-            if command != CLOSE:
-                raise BusError(FAILED, f"uploads have no command {command[:80]!r}")
-            digest = _members(payload).get("sha256") if payload else None
-            finished = upload.finish(digest)
-        except (OSError, BusError) as error:
+            over = [item for item in self._uploads.items() if item[1].is_over()]
+        for key, upload in over:
+            _log.info(
+                "the upload %r of twin %s is discarded: nothing more of it came",
+                *(key[0][:80], key[1].shown()),
+            )
             self._forget(key, upload)
-            if isinstance(error, OSError):
-                raise BusError(FAILED, f"the file cannot be written: {error.strerror}") from error
-            raise
-        with self._lock:
-            self._uploads.pop(key, None)
-        return _json({"done": True}), finished
 
     def close(self) -> None:
         """Discard incomplete uploads."""
@@ -148,7 +221,62 @@ class UploadReceiver:
         for key, upload in left:
             self._forget(key, upload)
 
-    def _begin(self, key: tuple[str, Address], members: dict[str, Any]) -> None:
+    def _handle(self, envelope: Envelope, source: Address, payload: bytes) -> dict[str, Any] | None:
+        key: Key = (envelope.uid, source)
+        with self._lock:
+            upload = self._uploads.get(key)
+        if upload is None:
+            try:
+                if self._finished.is_finished(envelope, source):
+                    return {"done": True}
+            except BusError as error:
+                _log.warning("a message of the upload %r is dropped: %s", envelope.uid[:80], error)
+                return None
+            if envelope.request.command != NEGOTIATE:
+                return _unknown(envelope)
+            upload = self._begin(key, _members(payload), deadline_of(envelope))
+        try:
+            with upload.lock:
+                upload.touch(deadline_of(envelope))
+                if envelope.request.command == NEGOTIATE:
+                    return self._negotiated(upload, _members(payload))
+                return self._continue(key, upload, envelope, payload)
+        except _Gone:
+            return _unknown(envelope)
+
+    def _continue(
+        self, key: Key, upload: _Upload, envelope: Envelope, payload: bytes
+    ) -> dict[str, Any] | None:
+        """Handle a chunk or the end, with the lock of the upload held."""
+        command, place = envelope.request.command, read_tags(envelope.tags)
+        try:
+            if command == WRITE:
+                if upload.write(payload, None if place is None else place.offset):
+                    return {"received": upload.received}
+                return _missing(upload.received)
+            if command != CLOSE:
+                raise BusError(FAILED, f"uploads have no command {command[:80]!r}")
+            if place is not None and upload.received < upload.finished.size:
+                return _missing(upload.received)
+            upload.complete(_members(payload).get("sha256") if payload else None)
+        except (OSError, BusError) as error:
+            self._remove(key, upload)
+            upload.discard()
+            if isinstance(error, FileNotFoundError) and place is not None:
+                return _missing(0)  # another process removed the incomplete file
+            if isinstance(error, OSError):
+                raise BusError(FAILED, f"the file cannot be written: {error.strerror}") from error
+            raise
+        try:
+            self._finished.finish(envelope, key[1], upload.finished)
+        except BusError as error:
+            _log.warning("the upload %r is not confirmed yet: %s", key[0][:80], error)
+            return None
+        self._remove(key, upload)
+        return {"done": True}
+
+    def _offer(self, members: dict[str, Any]) -> tuple[int, str | None]:
+        """Return the size and command of a negotiation."""
         size, command = members.get("size"), members.get("cmd")
         if type(size) is not int or not 0 <= size <= self._max_size:
             raise BusError(FAILED, f"'size' must be a number from 0 to {self._max_size}")
@@ -159,31 +287,53 @@ class UploadReceiver:
                 command_queue(command)
             except ValueError as error:
                 raise BusError(FAILED, str(error)) from error
-        self._give_up_idle()
+        return size, command
+
+    def _negotiated(self, upload: _Upload, members: dict[str, Any]) -> dict[str, Any]:
+        if self._offer(members) != (upload.finished.size, upload.finished.command):
+            text = "this upload has already been negotiated, with another size or command"
+            raise BusError(FAILED, text)
+        return {"acks": True, "resume": True, "received": upload.received}
+
+    def _begin(self, key: Key, members: dict[str, Any], end: Deadline) -> _Upload:
+        size, command = self._offer(members)
+        self.discard_ended()
+        path = self._directory / self._name(key)
         with self._lock:
-            if key in self._uploads:
-                raise BusError(FAILED, "this upload has already been negotiated")
             if len(self._uploads) >= MAX_OPEN:
                 raise BusError(FAILED, f"{MAX_OPEN} uploads are under way: try again later")
             try:
-                self._uploads[key] = _Upload(self._directory, size, command)
+                upload = self._uploads[key] = _Upload(path, size, command, end)
             except OSError as error:
                 raise BusError(FAILED, f"no file can be made: {error.strerror}") from error
+            return upload
 
-    def _give_up_idle(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            idle = [item for item in self._uploads.items() if now - item[1].last > IDLE]
-        for key, upload in idle:
-            _log.info(
-                "the upload %r of twin %s is discarded: no chunk arrived", key[0], key[1].shown()
-            )
-            self._forget(key, upload)
+    def _name(self, key: Key) -> str:
+        text = f"{key[1]} {key[0]}"
+        return hmac.digest(self._secret, text.encode(), "sha256").hex()[:32]
 
-    def _forget(self, key: tuple[str, Address], upload: _Upload) -> None:
+    def _forget(self, key: Key, upload: _Upload) -> None:
+        with upload.lock:
+            self._remove(key, upload)
+            upload.discard()
+
+    def _remove(self, key: Key, upload: _Upload) -> None:
         with self._lock:
-            self._uploads.pop(key, None)
-        upload.discard()
+            if self._uploads.get(key) is upload:
+                del self._uploads[key]
+
+
+def _missing(received: int) -> dict[str, Any]:
+    """Return the answer that more is to be sent from there."""
+    return {"received": received, "missing": received}
+
+
+def _unknown(envelope: Envelope) -> dict[str, Any]:
+    """Return the answer to a message of an upload that was never begun, or is gone."""
+    command = envelope.request.command
+    if command in (WRITE, CLOSE) and read_tags(envelope.tags) is not None:
+        return _missing(0)
+    raise BusError(FAILED, "unknown upload: negotiate it first")
 
 
 def _members(payload: bytes) -> dict[str, Any]:
@@ -191,7 +341,3 @@ def _members(payload: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BusError(FAILED, "the payload is not a JSON object")
     return value
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value).encode()

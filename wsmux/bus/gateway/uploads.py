@@ -4,6 +4,12 @@ A program pushes ``file.upload`` with ``{"path": ..., "cmd": ...}`` to its gatew
 The answer holds the id of the upload, and comes when the file was sent and, if the other gateway is
 of this package, is complete there. That gateway has then pushed a request for ``cmd``, if given, to
 its own list, with ``{"id": ..., "path": ..., "size": ...}``. The reference gateway never does.
+
+Every upload is answered: with its id, with the error that ended it, or with error 102 when its
+request expires. Lost connections and relays, and gateways that are killed at either side, do not
+end it; see ``upload_progress`` for what a sender does then. What a program asked is kept in Redis,
+so that the next gateway goes on with it. What was received is recorded there together with the
+request for ``cmd``: so a file arrives, and its command is called, once.
 """
 
 from __future__ import annotations
@@ -11,26 +17,27 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ...exceptions import NoThreadError
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.threads import daemon_thread
-from ..errors import FAILED, BusError
-from ..session.identity_session import IdentitySession
+from ...runtime.threads import daemon_thread, start_thread
+from ..errors import FAILED, BusError, CallTimeout
+from ..session.identity_session import IdentitySession, clock
 from ..session.relay_pool import RelayPool
+from ..wire import envelope as envelopes
 from ..wire.address import Address
-from ..wire.envelope import JSON_SCHEMA
+from ..wire.envelope import JSON_SCHEMA, MAX_LIFE, time_left
 from ..wire.messages import Envelope
 from ..wire.verification import Received
 from .backlog import Waiting
 from .json_messages import JsonError, OutgoingRequest, incoming_request, incoming_response
 from .queue_names import command_queue
-from .redis_store import RedisStore, Tracked
+from .redis_store import RedisStore, Tracked, asked_key
 from .upload_receiver import NEGOTIATE, Finished, UploadReceiver
-from .upload_sender import SendJob, open_file
+from .upload_sender import SendJob, negotiation, open_file
 
 __all__ = ["MODULE", "Uploads"]
 
@@ -41,10 +48,43 @@ UPLOAD = "file.upload"
 # Files being sent at once.
 MAX_JOBS = 4
 
-# Seconds to write an answer to Redis.
+# Seconds to record in Redis that a file is complete, after which its sender has to ask again.
 GRACE = 60.0
 
 _log = logger("wsmux.bus")
+
+
+class _Finished:
+    """Record in Redis which uploads of other twins are complete."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+
+    def is_finished(self, envelope: Envelope, source: Address) -> bool:
+        """Return whether the upload of this request was recorded."""
+        asked = asked_key(envelope.uid, str(source))
+        return self._store.is_recorded(asked, Deadline(GRACE))
+
+    def finish(self, envelope: Envelope, source: Address, finished: Finished) -> None:
+        """Record an upload, and push the request for its command in the same step."""
+        asked, deadline = asked_key(envelope.uid, str(source)), Deadline(GRACE)
+        life = min(time_left(envelope, clock()), MAX_LIFE)
+        if finished.command is None:
+            self._store.record(asked, life, deadline)
+        else:
+            told = {"id": envelope.uid, "path": str(finished.path), "size": finished.size}
+            message = incoming_request(
+                envelope.uid,
+                source,
+                finished.command,
+                envelope.expiration,
+                json.dumps(told).encode(),
+                None,
+                JSON_SCHEMA,
+                envelope.timestamp,
+            )
+            self._store.push_once(asked, life, command_queue(finished.command), message, deadline)
+        _log.info("twin %s uploaded %s, %d bytes", source.shown(), finished.path, finished.size)
 
 
 class Uploads:
@@ -60,7 +100,10 @@ class Uploads:
         self._endpoint = endpoint
         self._relay_pool = relay_pool
         self._store = store
-        self._receiver = None if directory is None else UploadReceiver(directory)
+        self._receiver: UploadReceiver | None = None
+        if directory is not None:
+            secret = endpoint.identity.derive(b"names of uploads")
+            self._receiver = UploadReceiver(directory, secret, _Finished(store))
         self._lock = threading.Lock()
         self._jobs: dict[str, SendJob] = {}
         self._threads: list[threading.Thread] = []
@@ -69,37 +112,61 @@ class Uploads:
         """Return whether a command belongs to the plugin."""
         return command.partition(".")[0] == MODULE
 
-    def begin(
+    def prepare(
         self, request: OutgoingRequest, life: int, deadline: Deadline
     ) -> tuple[list[Tracked], list[JsonError]]:
-        """Start the upload that a program requests; return the envelope to send, or the error."""
+        """Check the upload that a program requests; return what to ``start``, or the error."""
         try:
-            return [self._begin(request, life, deadline)], []
+            return [self._prepare(request, life, deadline)], []
         except BusError as error:
             return [], [JsonError(error.code, error.message)]
 
-    def answered(self, waiting: Waiting, received: Received, error: JsonError | None) -> None:
-        """Continue an upload after an answer from the other side."""
-        with self._lock:
-            job = self._jobs.get(waiting.uid)
-            begun = job is not None and job.started
-            if job is not None:
-                job.started = True
-        if job is None:
-            self.lost(waiting)
-            return
-        job.tell(received.payload, error)
-        if not begun and error is not None:
+    def start(self, tracked: Tracked, *, resumed: bool = False) -> None:
+        """Start a thread for an upload, which answers its program in the end.
+
+        Args:
+            tracked: what was kept of it.
+            resumed: whether an earlier gateway may have sent some of it.
+        """
+        waiting = tracked.waiting
+        try:
+            job = self._job(tracked, resumed=resumed)
+            with self._lock:
+                if len(self._jobs) >= MAX_JOBS:
+                    raise BusError(FAILED, f"{MAX_JOBS} uploads are under way: try again later")
+                self._jobs[waiting.uid] = job
+                self._threads = [each for each in self._threads if each.is_alive()]
+                thread = daemon_thread(
+                    target=self._run, args=(waiting, job), name="wsmux-bus-upload"
+                )
+                start_thread(thread)
+                self._threads.append(thread)
+        except BusError as error:
             self._finish(waiting, error)
-        elif not begun:
-            self._start(lambda: self._run(waiting, job))
+        except NoThreadError as error:
+            self._finish(waiting, BusError(FAILED, str(error)))
 
-    def lost(self, waiting: Waiting) -> None:
-        """Answer a program whose upload was lost with the previous gateway."""
-        self._finish(waiting, JsonError(FAILED, "the gateway was restarted: upload again"))
+    def answered(self, tracked: Tracked, received: Received, error: JsonError | None) -> None:
+        """Continue an upload after an answer from the other side, or from a relay."""
+        with self._lock:
+            job = self._jobs.get(tracked.waiting.uid)
+        if job is not None:
+            job.tell(received.payload, error, of_relay=received.source is None)
+        elif tracked.signed:
+            _log.info("an answer to an upload that is not under way yet is dropped")
+        else:
+            text = "the upload was begun by another gateway: upload again"
+            self._finish(tracked.waiting, BusError(FAILED, text))
 
-    def take(self, envelope: Envelope, received: Received) -> bytes:
-        """Handle a request of another twin, and return the answer.
+    def connection_lost(self) -> None:
+        """Record that a connection to a relay was lost; does not block."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            job.connection_lost()
+
+    def take(self, envelope: Envelope, received: Received) -> bytes | None:
+        """Handle a request of another twin, and return the answer; ``None`` is to give none.
 
         Raises:
             BusError: code 500; the request failed, or uploads are off.
@@ -108,91 +175,97 @@ class Uploads:
             text = f"file uploads are disabled at twin {self._endpoint.address}"
             raise BusError(FAILED, text, retry_safe=True)
         assert received.source is not None
-        answer, finished = self._receiver.take(envelope, received.source, received.payload)
-        if finished is not None:
-            self._follow_up(envelope, received.source, finished)
-        return answer
+        return self._receiver.take(envelope, received.source, received.payload)
 
-    def close(self, deadline: Deadline) -> None:
-        """End every upload, waiting for their threads until the deadline."""
+    def discard_ended(self) -> None:
+        """Discard what other twins began to upload and did not complete in time."""
+        if self._receiver is not None:
+            self._receiver.discard_ended()
+
+    def stop(self) -> None:
+        """Let the threads of uploads end; the next gateway goes on with them."""
         with self._lock:
-            jobs, threads = list(self._jobs.values()), list(self._threads)
+            jobs = list(self._jobs.values())
         for job in jobs:
             job.stop()
+
+    def close(self, deadline: Deadline) -> None:
+        """Discard what is incomplete, and wait for the threads of uploads until the deadline."""
+        self.stop()
+        with self._lock:
+            threads = list(self._threads)
         for thread in threads:
             thread.join(deadline.remaining())
         if self._receiver is not None:
             self._receiver.close()
 
-    def _begin(self, request: OutgoingRequest, life: int, deadline: Deadline) -> Tracked:
+    def _check_enabled(self) -> None:
         if self._receiver is None:
             raise BusError(FAILED, "file uploads are disabled: start the gateway with them enabled")
+
+    def _prepare(self, request: OutgoingRequest, life: int, deadline: Deadline) -> Tracked:
+        self._check_enabled()
         if request.command != UPLOAD:
             raise BusError(FAILED, f"uploads have no command {request.command[:80]!r}")
         if len(request.destinations) != 1:
             raise BusError(FAILED, "a file goes to one twin: name one destination")
         path, command = _wish(request.data)
-        with open_file(path) as file:
-            size = file.seek(0, 2)
         endpoint = self._endpoint
         twin = endpoint.twin(request.destinations[0], deadline)
-        body = json.dumps({"size": size, "cmd": command}).encode()
+        body = negotiation(_size(path), command)
         uid = str(uuid.uuid4())
+        # Kept as the request of the upload, which says to whom it goes, and until when.
         signed, _ = endpoint.request(uid, twin, Address(twin.id), NEGOTIATE, body, life, deadline)
-        job = SendJob(endpoint, self._relay_pool, uid, twin, Path(path), life)
-        with self._lock:
-            for each in [each for each, old in self._jobs.items() if old.unanswered()]:
-                del self._jobs[each]
-            if len(self._jobs) >= MAX_JOBS:
-                raise BusError(FAILED, f"{MAX_JOBS} uploads are under way: try again later")
-            self._jobs[uid] = job
         waiting = Waiting(uid, request.reference, request.reply_to, MODULE, life)
-        return Tracked(waiting, signed)
+        return Tracked(waiting, signed, request.data)
+
+    def _job(self, tracked: Tracked, *, resumed: bool) -> SendJob:
+        envelope = envelopes.parse(tracked.signed)
+        life, twin = time_left(envelope, clock()), envelope.destination.twin
+        if life <= 0:
+            raise CallTimeout("the upload expired before it was confirmed", twin)
+        self._check_enabled()
+        if not tracked.plan:
+            raise BusError(FAILED, "the gateway was restarted: upload again")
+        path, command = _wish(tracked.plan)
+        return SendJob(
+            self._endpoint,
+            self._relay_pool,
+            tracked.waiting.uid,
+            twin,
+            Path(path),
+            _size(path),
+            command,
+            life,
+            resumed=resumed,
+        )
 
     def _run(self, waiting: Waiting, job: SendJob) -> None:
         try:
-            job.run()
+            if job.run():
+                self._finish(waiting, None)
         except BusError as error:
-            self._finish(waiting, JsonError(error.code, error.message))
+            self._finish(waiting, error)
         except Exception as error:
             _log.exception("the upload %s failed", waiting.uid)
-            self._finish(waiting, JsonError(FAILED, f"the upload failed: {error}"))
-        else:
-            self._finish(waiting, None)
+            self._finish(waiting, BusError(FAILED, f"the upload failed: {error}"))
 
-    def _finish(self, waiting: Waiting, error: JsonError | None) -> None:
+    def _finish(self, waiting: Waiting, error: BusError | None) -> None:
+        """Answer the program; while Redis is down, waits for it until the gateway closes."""
         data = b"" if error else json.dumps(waiting.uid).encode()
-        message = incoming_response(waiting.reference, data, "", JSON_SCHEMA, 0, error)
+        failure = None if error is None else JsonError(error.code, error.message)
+        message = incoming_response(waiting.reference, data, "", JSON_SCHEMA, 0, failure)
         try:
-            self._store.answer(waiting, message, Deadline(GRACE))
-        except BusError as failure:
-            _log.warning("the end of the upload %s could not be reported: %s", waiting.uid, failure)
-        # Removed last: an answer for an upload that is not in the table means that it was lost.
+            self._store.answer(waiting, message, Deadline(None))
+        except BusError as refused:
+            _log.warning("the end of the upload %s is not reported yet: %s", waiting.uid, refused)
         with self._lock:
             self._jobs.pop(waiting.uid, None)
 
-    def _follow_up(self, envelope: Envelope, source: Address, finished: Finished) -> None:
-        _log.info("twin %s uploaded %s, %d bytes", source.shown(), finished.path, finished.size)
-        if finished.command is None:
-            return
-        told = {"id": envelope.uid, "path": str(finished.path), "size": finished.size}
-        message = incoming_request(
-            envelope.uid,
-            source,
-            finished.command,
-            envelope.expiration,
-            json.dumps(told).encode(),
-            None,
-            JSON_SCHEMA,
-            envelope.timestamp,
-        )
-        self._store.push(command_queue(finished.command), message, Deadline(GRACE))
 
-    def _start(self, run: Callable[[], None]) -> None:
-        thread = daemon_thread(target=run, name="wsmux-bus-upload")
-        with self._lock:
-            self._threads = [each for each in self._threads if each.is_alive()] + [thread]
-        thread.start()
+def _size(path: str) -> int:
+    with open_file(path) as file:
+        return file.seek(0, 2)
 
 
 def _wish(data: bytes) -> tuple[str, str | None]:

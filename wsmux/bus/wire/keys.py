@@ -7,6 +7,7 @@ derivation path changes only the signing key; the encryption key is always made 
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -236,6 +237,10 @@ class Identity:
     def secret_box(self) -> Box:
         """The box that encrypts and decrypts for this twin."""
         return self._box
+
+    def derive(self, purpose: bytes) -> bytes:
+        """Return a secret of 32 bytes for one purpose, which is always the same."""
+        return hmac.digest(self._seed, purpose, "sha256")
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message, 65 bytes; with sr25519 it differs each time."""
