@@ -1,10 +1,10 @@
 """Hand the requests to names to the workers that have joined.
 
-The requests to a name wait in a queue as those to a session do, with the same bounds. A relay at
-which workers of the name have joined opens its mailbox, takes as many entries as the workers have
-room for, and hands them on in turn (see ``name_dispatch``). An entry leaves the queue when an
-answer with its uid passes this relay, from any session of the owner, or when it expires. Until then
-it is handed to the next worker when the connection of the one that has it ends.
+The requests to a name wait in a queue, where the twins that call it take turns (see ``queues``). A
+relay at which workers of the name have joined opens its mailbox, takes as many entries as the
+workers have room for, and hands them on in turn (see ``name_dispatch``). An entry leaves the queue
+when an answer with its uid passes this relay, from any session of the owner, or when it expires.
+Until then it is handed to the next worker when the connection of the one that has it ends.
 
 Threads and locks. What is to be handed is sent by the thread that made it possible: that which
 queued a request, or that of a connection whose worker answered, left or has room again. One thread,
