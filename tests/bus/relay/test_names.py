@@ -17,8 +17,9 @@ from wsmux.bus.errors import BAD_INPUT, NAME_TAKEN, NOBODY_JOINED, UNAVAILABLE, 
 from wsmux.bus.relay import names as relay_names
 from wsmux.bus.relay.memory_queues import MemoryQueues
 from wsmux.bus.relay.name_store import MemoryNames
-from wsmux.bus.relay.queues import Mailbox, QueueUnavailable
+from wsmux.bus.relay.queues import QueueUnavailable, SharedMailbox
 from wsmux.bus.relay.rate_limiter import FixedWindow
+from wsmux.bus.relay.redis_names import RedisNames
 from wsmux.bus.relay.redis_queues import RedisQueues
 from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.session.link import dial
@@ -299,7 +300,7 @@ class HeldQueues(MemoryQueues):
         super().__init__()
         self.opening, self.fail = threading.Event(), threading.Event()
 
-    def open_shared(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+    def open_shared(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
         if not self.opening.is_set():
             self.opening.set()
             assert self.fail.wait(WAIT)
@@ -463,6 +464,100 @@ def test_who_could_not_leave_gets_nothing_and_may_leave_again() -> None:
         found = store.look("billing")
         assert found is not None
         assert not found.workers
+
+
+@pytest.fixture(params=["memory", "redis"])
+def soon_over(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    server_of_redis: RedisServer,
+    make_queues: Callable[[], RedisQueues],
+) -> Iterator[RelayServer]:
+    """Serve a relay whose names end soon after their workers have left."""
+    monkeypatch.setattr(relay_names, "TICK", 0.05)
+    monkeypatch.setattr(relay_names, "DRAIN_TIME", 0.2)
+    if request.param == "memory":
+        made = relay(name_store=MemoryNames(grace=0.1))
+    else:
+        store = RedisNames(server_of_redis.client(), grace=0.1)
+        made = relay(queues=make_queues(), name_store=store)
+    with served(made) as server:
+        yield server
+
+
+def test_what_waits_is_refused_while_the_last_worker_finishes_what_it_has(
+    soon_over: RelayServer,
+) -> None:
+    with Node(soon_over, 1) as one, Node(soon_over, 2, "a") as last:
+        join(last, at_once=1)
+        first = one.ask(SHARED)
+        got = last.take()
+        with Node(soon_over, 2, "b") as other:
+            join(other, at_once=2)
+            handed = [one.ask(SHARED).uid for _ in range(2)]
+            assert [other.take().uid for _ in handed] == handed
+            queued = one.ask(SHARED).uid
+        asks(last, "relay.leave", name="billing")
+        refused = [one.take() for _ in range(3)]
+        assert {code(each) for each in refused} == {WORKERS_GONE}
+        assert {each.uid for each in refused} == {*handed, queued}
+        answer(last, got)
+        assert one.take().uid == first.uid
+
+
+@pytest.fixture
+def two_relays(
+    make_queues: Callable[[], RedisQueues], server_of_redis: RedisServer
+) -> Iterator[list[RelayServer]]:
+    """Serve two relays that share a Redis."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                served(
+                    relay(queues=make_queues(), name_store=RedisNames(server_of_redis.client())),
+                    buffers=4096,
+                )
+            )
+            for _ in range(2)
+        ]
+
+
+def test_what_waits_for_workers_that_leave_goes_to_another_relay(
+    two_relays: list[RelayServer],
+) -> None:
+    here, there = two_relays
+    with Node(here, 1) as one, Node(here, 2, "a") as last, Node(there, 2, "c") as elsewhere:
+        join(last, at_once=1)
+        first = one.ask(SHARED)
+        got = last.take()
+        with Node(here, 2, "b") as other:
+            join(other, at_once=2)
+            sent = [one.ask(SHARED).uid for _ in range(2)]
+            assert [other.take().uid for _ in sent] == sent
+        asks(last, "relay.leave", name="billing")
+        join(elsewhere, at_once=2)
+        assert sorted(elsewhere.take().uid for _ in sent) == sorted(sent)
+        answer(last, got)
+        assert one.take().uid == first.uid
+
+
+def test_what_waits_for_workers_that_do_not_read_goes_to_another_relay(
+    two_relays: list[RelayServer],
+) -> None:
+    here, there = two_relays
+    asked = ask(Address(2, "slow"), TWIN_0, command="relay.join", plain=JOIN)
+    with (
+        Node(here, 1) as one,
+        Node(there, 2, "fast") as fast,
+        raw(here, 2, "slow", buffer=4096) as slow,
+    ):
+        slow.send_frame(BINARY, asked.SerializeToString())
+        assert parse(slow.recv_frame().payload).uid == asked.uid
+        sent = [one.ask(SHARED, plain=bytes(64 * 1024)).uid for _ in range(14)]  # below 1 MiB
+        wait_for(lambda: metric(here, "relay_name_pending") == len(sent), WAIT)
+        join(fast)
+        while (got := fast.take()).uid != sent[-1]:
+            assert got.uid in sent
 
 
 class EndingNames(MemoryNames):

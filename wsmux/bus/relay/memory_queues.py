@@ -31,6 +31,7 @@ from .queues import (
     QueueFull,
     QueueUnavailable,
     SessionQueues,
+    SharedMailbox,
 )
 
 __all__ = ["MemoryQueues"]
@@ -208,6 +209,12 @@ class MemoryQueues(SessionQueues):
         self._closed = True
 
     def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+        return self._opened(address, wake)
+
+    def open_shared(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
+        return self._opened(address, wake)
+
+    def _opened(self, address: Address, wake: Callable[[], None]) -> _MemoryMailbox:
         mailbox = _MemoryMailbox(self, address, wake)
         with self._lock:
             queue = self._queues.setdefault(address, _Queue())
@@ -341,6 +348,12 @@ class MemoryQueues(SessionQueues):
                 with self._counted_locked(mailbox.address, queue):
                     queue.ack(ids)
 
+    def _give_back(self, mailbox: _MemoryMailbox, ids: Iterable[str]) -> None:
+        with self._lock:
+            queue = self._queues.get(mailbox.address)
+            if queue is not None and queue.mailbox is mailbox:
+                queue.give_back(ids)
+
     def _closed_by(self, mailbox: _MemoryMailbox) -> None:
         with self._lock:
             queue = self._queues.get(mailbox.address)
@@ -350,7 +363,7 @@ class MemoryQueues(SessionQueues):
                 self._forget_locked(mailbox.address, queue)
 
 
-class _MemoryMailbox(Mailbox):
+class _MemoryMailbox(SharedMailbox):
     """Give a connection access to its session's queue."""
 
     def __init__(self, queues: MemoryQueues, address: Address, wake: Callable[[], None]) -> None:
@@ -366,6 +379,9 @@ class _MemoryMailbox(Mailbox):
 
     def ack(self, ids: Iterable[str]) -> None:
         self._queues._ack(self, ids)
+
+    def give_back(self, ids: Iterable[str]) -> None:
+        self._queues._give_back(self, ids)
 
     def close(self) -> None:
         self._queues._closed_by(self)

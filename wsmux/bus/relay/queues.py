@@ -37,6 +37,7 @@ __all__ = [
     "QueueUnavailable",
     "QueuedEnvelope",
     "SessionQueues",
+    "SharedMailbox",
 ]
 
 # Envelopes kept for one session, beyond which the oldest is dropped, and the maximum seconds that
@@ -126,6 +127,14 @@ class Mailbox(ABC):
         """Return no more entries; unacknowledged ones stay queued."""
 
 
+class SharedMailbox(Mailbox):
+    """Give the workers of a name at this relay access to its queue."""
+
+    @abstractmethod
+    def give_back(self, ids: Iterable[str]) -> None:
+        """Let entries that were taken wait again, where they were, for whoever takes next."""
+
+
 class SessionQueues(ABC):
     """Keep a queue for each session. Any thread may use it."""
 
@@ -139,13 +148,13 @@ class SessionQueues(ABC):
                 never under a lock that a mailbox needs. Must not block.
         """
 
-    def open_shared(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+    @abstractmethod
+    def open_shared(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
         """Return the mailbox of a name at this relay; see ``open``.
 
         Where relays share their queues, an entry that one of them has taken is returned to another
-        one only after the mailbox of the first was closed, or its process has ended.
+        one only after the first has given it back, or closed its mailbox, or its process has ended.
         """
-        return self.open(address, wake)
 
     @abstractmethod
     def put(

@@ -35,7 +35,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
 from ..wire.address import Address
-from .queues import DurableQueues, Mailbox, NameBounds, Put, QueuedEnvelope
+from .queues import DurableQueues, Mailbox, NameBounds, Put, QueuedEnvelope, SharedMailbox
 from .redis_client import explain
 from .redis_io import Id, Reader, Writer
 from .redis_puts import Added, Appender
@@ -103,7 +103,7 @@ class RedisQueues(DurableQueues):
             mailbox.begin_locked(self._reader_locked())
         return mailbox
 
-    def open_shared(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+    def open_shared(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
         """Return the mailbox of a name, whose entries relays share; see ``redis_shared``."""
         return self._shared.open(address, wake)
 

@@ -29,7 +29,7 @@ from ...runtime.logs import logger
 from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread, start_thread
 from ..wire.address import Address
-from .queues import Mailbox, NameBounds, Put, QueuedEnvelope
+from .queues import NameBounds, Put, QueuedEnvelope, SharedMailbox
 from .redis_client import FAILURES, is_wrong_type
 from .redis_io import COUNT, Report, RetryPause, Writer
 from .redis_rounds import BELL, NAME, RINGER, add, give_back, renew, rounds_key, take
@@ -54,7 +54,7 @@ MANY = 100
 _log = logger("wsmux.bus")
 
 
-class _SharedMailbox(Mailbox):
+class _RoundsMailbox(SharedMailbox):
     """Buffer what this relay has taken of one queue; uses the lock of the queues.
 
     Attributes:
@@ -86,6 +86,9 @@ class _SharedMailbox(Mailbox):
     def ack(self, ids: Iterable[str]) -> None:
         self._owner.ack(self, [each.encode() for each in ids])
 
+    def give_back(self, ids: Iterable[str]) -> None:
+        self._owner.give_back(self, [each.encode() for each in ids])
+
     def close(self) -> None:
         self._owner.give_up(self)
 
@@ -106,8 +109,8 @@ class _SharedMailbox(Mailbox):
 class _Work:
     """Hold what the thread is to do in its next round."""
 
-    take: list[tuple[_SharedMailbox, int]] = field(default_factory=list)
-    renew: list[tuple[_SharedMailbox, list[bytes]]] = field(default_factory=list)
+    take: list[tuple[_RoundsMailbox, int]] = field(default_factory=list)
+    renew: list[tuple[_RoundsMailbox, list[bytes]]] = field(default_factory=list)
     free: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -136,6 +139,8 @@ class _ToName:
                 put.error = self._owner.bounds.twin_full(self._address, put.source)
             elif why == b"all":
                 put.error = self._owner.bounds.all_full(self._address)
+        if left:
+            self._owner.behind_locked(self._key)  # it may have been opened meanwhile
         mailbox = self._mailbox
         if mailbox is None:
             return None
@@ -144,9 +149,7 @@ class _ToName:
             (bytes(each), self.puts[data - 1].data if isinstance(data, int) else bytes(data))
             for each, data in zip(found[::2], found[1::2], strict=True)
         ]
-        if not self._owner.fill_locked(mailbox, entries, bool(left)):
-            return None
-        return mailbox.wake
+        return mailbox.wake if self._owner.fill_locked(mailbox, entries) else None
 
     def failed_locked(self) -> None:
         """Note that nothing comes; what Redis may have taken is free after ``LEASE``."""
@@ -184,15 +187,15 @@ class SharedMailboxes:
         self._report = report
         self.bounds = bounds
         self.consumer: str = uuid.uuid4().hex
-        self._mailboxes: dict[bytes, _SharedMailbox] = {}
+        self._mailboxes: dict[bytes, _RoundsMailbox] = {}
         self._freed: deque[tuple[bytes, list[bytes]]] = deque()
         self._next_look = self._next_renewal = 0.0
         self._threads: list[threading.Thread] = []
         self._stop = OneShotEvent()
 
-    def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+    def open(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
         """Return a mailbox; an earlier one of the same name at this relay returns no more."""
-        mailbox = _SharedMailbox(self, address, wake)
+        mailbox = _RoundsMailbox(self, address, wake)
         with self._lock:
             before = self._mailboxes.get(mailbox.key)
             if before is not None:
@@ -212,7 +215,7 @@ class SharedMailboxes:
         """Return what adds puts to the queue of a name."""
         return _ToName(self, address, puts)
 
-    def find_locked(self, key: bytes) -> _SharedMailbox | None:
+    def find_locked(self, key: bytes) -> _RoundsMailbox | None:
         """Return the mailbox of a name, if one is open here."""
         return self._mailboxes.get(key)
 
@@ -229,7 +232,7 @@ class SharedMailboxes:
 
     # Called by mailboxes
 
-    def take(self, mailbox: _SharedMailbox, limit: int) -> list[QueuedEnvelope]:
+    def take(self, mailbox: _RoundsMailbox, limit: int) -> list[QueuedEnvelope]:
         """Return buffered entries, and read more if those are too few."""
         with self._lock:
             buffer = mailbox.buffer
@@ -243,18 +246,23 @@ class SharedMailboxes:
                 self._some.notify_all()
         return taken
 
-    def ack(self, mailbox: _SharedMailbox, ids: list[bytes]) -> None:
+    def ack(self, mailbox: _RoundsMailbox, ids: list[bytes]) -> None:
         """Acknowledge and delete entries."""
         with self._lock:
             mailbox.pending.difference_update(ids)
             self._writer.delete_locked(mailbox.key, ids)
 
-    def give_up(self, mailbox: _SharedMailbox) -> None:
+    def give_back(self, mailbox: _RoundsMailbox, ids: list[bytes]) -> None:
+        """Let entries wait again, unless another relay has them."""
+        with self._lock:
+            self._give_back_locked(mailbox, ids)
+
+    def give_up(self, mailbox: _RoundsMailbox) -> None:
         """Give back what was not acknowledged."""
         with self._lock:
             self._give_up_locked(mailbox)
 
-    def _give_up_locked(self, mailbox: _SharedMailbox) -> None:
+    def _give_up_locked(self, mailbox: _RoundsMailbox) -> None:
         if mailbox.closed:
             return
         mailbox.closed = True
@@ -263,30 +271,29 @@ class SharedMailboxes:
             del self._mailboxes[mailbox.key]
         self._give_back_locked(mailbox, list(mailbox.pending))
 
-    def _give_back_locked(self, mailbox: _SharedMailbox, ids: list[bytes]) -> None:
+    def _give_back_locked(self, mailbox: _RoundsMailbox, ids: list[bytes]) -> None:
         if ids:
             mailbox.pending.difference_update(ids)
-            mailbox.behind = True
+            self.behind_locked(mailbox.key)  # the thread gives back before it takes
             self._freed.append((mailbox.key, ids))
             self._some.notify_all()
 
-    def fill_locked(
-        self, mailbox: _SharedMailbox, entries: list[tuple[bytes, bytes]], left: bool
-    ) -> bool:
-        """Put what was taken into a mailbox; return whether there is anything for it.
+    def behind_locked(self, key: bytes) -> None:
+        """Note that Redis may have entries of a name that no relay has."""
+        mailbox = self._mailboxes.get(key)
+        if mailbox is not None:
+            mailbox.behind = True
+            if mailbox.wanted:
+                self._some.notify_all()
 
-        ``left`` tells that Redis has more.
-        """
+    def fill_locked(self, mailbox: _RoundsMailbox, entries: list[tuple[bytes, bytes]]) -> bool:
+        """Put what was taken into a mailbox; return whether there is anything for it."""
         if mailbox.closed:
             self._give_back_locked(mailbox, [entry for entry, _ in entries])
             return False
         mailbox.pending.update(entry for entry, _ in entries)
         mailbox.buffer.extend(QueuedEnvelope(entry.decode(), data) for entry, data in entries)
         mailbox.wanted = max(0, mailbox.wanted - len(entries))
-        if left:
-            mailbox.behind = True
-            if mailbox.wanted:
-                self._some.notify_all()
         return bool(entries)
 
     # The thread that reads
@@ -380,8 +387,10 @@ class SharedMailboxes:
                     left, found = result
                     entries = zip(found[::2], found[1::2], strict=True)
                     fresh = [(bytes(each), bytes(data)) for each, data in entries]
-                    if self.fill_locked(mailbox, fresh, bool(left)):
+                    if self.fill_locked(mailbox, fresh):
                         wakes.append(mailbox.wake)
+                    if left:
+                        self.behind_locked(mailbox.key)
         if failures:
             raise failures[0]
 
@@ -404,13 +413,8 @@ class SharedMailboxes:
                 last = rung[-1][0]
                 with self._lock:
                     for _, fields in rung:
-                        self._rung_locked(fields)
-                    self._some.notify_all()
-
-    def _rung_locked(self, fields: dict[bytes, bytes]) -> None:
-        mailbox = self._mailboxes.get(fields.get(NAME, b""))
-        if mailbox is not None and fields.get(RINGER) != self.consumer.encode():
-            mailbox.behind = True
+                        if fields.get(RINGER) != self.consumer.encode():
+                            self.behind_locked(fields.get(NAME, b""))
 
 
 def _failed(result: object) -> bool:
