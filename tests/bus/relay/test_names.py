@@ -623,6 +623,28 @@ def test_what_comes_all_the_time_does_not_keep_the_thread(
             assert code(one.take()) == WORKERS_GONE
 
 
+def test_what_waits_is_refused_even_if_redis_is_away_when_the_name_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_names, "TICK", 0.01)
+    monkeypatch.setattr(relay_names, "DRAIN_TIME", 0.1)
+    store = EndingNames()
+    with RedisServer(tmp_path, durable=True) as redis:
+        queues = RedisQueues(redis.client())
+        with served(relay(queues=queues, name_store=store)) as server, Node(server, 1) as one:
+            with Node(server, 2, "w") as worker:
+                join(worker)
+            wait_for(lambda: store.done.count("billing") > 1, WAIT)  # the worker has gone
+            asked = queued(queues, SHARED)
+            redis.kill()
+            store.over = True
+            del store.done[:]
+            wait_for(lambda: store.done.count("billing") > 2, WAIT)  # it was looked for in vain
+            redis.start()
+            assert (got := one.take()).uid == asked.uid
+            assert code(got) == WORKERS_GONE
+
+
 def test_what_comes_for_a_name_that_is_claimed_again_is_for_its_workers(
     make_queues: Callable[[], RedisQueues], monkeypatch: pytest.MonkeyPatch
 ) -> None:

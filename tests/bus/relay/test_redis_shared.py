@@ -91,7 +91,7 @@ def test_no_more_is_read_than_is_wanted(
     put(queues, name, *numbers(10))
     mailbox = queues.open_shared(name, nothing)
     assert data(mailbox, 3) == encoded(numbers(3))
-    assert not mailbox.waiting()
+    assert mailbox.waiting()
     assert pending(client, name) == 3
 
 
@@ -393,5 +393,22 @@ def test_reading_goes_on_when_redis_comes_back(own_server: RedisServer, name: Ad
         own_server.start()
         put(queues, name, "1")
         assert ack_all(mailbox, 1) == [b"1"]
+    finally:
+        queues.close(Deadline(WAIT))
+
+
+def test_a_queue_is_not_empty_before_redis_says_so(own_server: RedisServer, name: Address) -> None:
+    queues = RedisQueues(own_server.client())
+    try:
+        put(queues, name, "0")
+        own_server.kill()
+        mailbox = queues.open_shared(name, nothing)
+        assert mailbox.take(1) == []
+        wait_for(lambda: queues.trouble() is not None, WAIT)
+        assert mailbox.waiting()
+        own_server.start()
+        assert ack_all(mailbox, 1) == [b"0"]
+        assert mailbox.take(1) == []
+        wait_for(lambda: not mailbox.waiting(), WAIT)
     finally:
         queues.close(Deadline(WAIT))

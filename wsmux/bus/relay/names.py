@@ -472,7 +472,8 @@ class Names:
     def _refuse_waiting(self, address: Address) -> bool:
         """Answer what waits in the queue of a name whose claim is over, for ``DRAIN_TIME`` at most.
 
-        Return whether nothing waited any more, or the name was claimed again.
+        Return whether nothing waits any more, or the name was claimed again. What a store that
+        stalls does not say is not that nothing waits.
         """
         with self._opens:
             with self._lock:
@@ -518,7 +519,7 @@ class Names:
                 break
             else:
                 self._more.wait(deadline.remaining())
-        return not any_taken
+        return not (any_taken or mailbox.waiting())
 
 
 def nobody(name: str) -> str:

@@ -81,7 +81,7 @@ class _RoundsMailbox(SharedMailbox):
         return self._owner.take(self, limit)
 
     def waiting(self) -> bool:
-        return bool(self.buffer)
+        return self._owner.waiting(self)
 
     def ack(self, ids: Iterable[str]) -> None:
         self._owner.ack(self, [each.encode() for each in ids])
@@ -245,6 +245,11 @@ class SharedMailboxes:
             if mailbox.wanted and mailbox.behind:
                 self._some.notify_all()
         return taken
+
+    def waiting(self, mailbox: _RoundsMailbox) -> bool:
+        """Return whether there may be entries to take: until Redis says that it has none."""
+        with self._lock:
+            return not mailbox.closed and bool(mailbox.buffer or mailbox.asked or mailbox.behind)
 
     def ack(self, mailbox: _RoundsMailbox, ids: list[bytes]) -> None:
         """Acknowledge and delete entries."""
