@@ -12,7 +12,7 @@ import redis as library
 from wsmux.bus.relay import redis_shared
 from wsmux.bus.relay.queues import LIFE, Mailbox, NameBounds, QueueFull
 from wsmux.bus.relay.redis_queues import RedisQueues
-from wsmux.bus.relay.redis_rounds import rounds_key, take
+from wsmux.bus.relay.redis_rounds import BELL, rounds_key, take
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
 
@@ -182,7 +182,7 @@ def test_a_later_mailbox_of_the_same_relay_has_what_the_earlier_one_had(
 
 def abandon(client: library.Redis, name: Address, count: int, lease: float = 0.5) -> None:
     """Take entries as a relay that is killed then."""
-    _, taken = client.execute_command("EVAL", *take(rounds_key(name), "killed", count, lease))
+    _, taken = client.execute_command(*take(rounds_key(name), "killed", count, lease))
     assert len(taken) == 2 * count
 
 
@@ -287,6 +287,42 @@ def test_a_key_of_another_type_harms_no_other_name(
     put(queues, other, "0")
     assert data(good, 1) == [b"0"]
     wait_for(lambda: "is not the queue of a name" in caplog.text, WAIT)
+
+
+# Round trips
+
+
+def test_what_is_wanted_is_taken_in_the_step_that_adds_it(
+    make_queues: Make, name: Address, client: library.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No further round trip, and no bell that wakes other relays for nothing."""
+    monkeypatch.setattr(redis_shared, "LOOK", 1000.0)
+    queues = make_queues()
+    mailbox = queues.open_shared(name, nothing)
+    assert mailbox.take(3) == []
+    wait_for(lambda: not mailbox.waiting(), WAIT)
+    rung = client.xlen(BELL)
+    put(queues, name, "0", "1")
+    assert [each.data for each in mailbox.take(3)] == [b"0", b"1"]
+    assert client.xlen(BELL) == rung
+    put(queues, name, "2")
+    assert client.xlen(BELL) == rung
+    put(queues, name, "3")  # what was wanted is there
+    assert client.xlen(BELL) == rung + 1
+    assert data(mailbox, 2) == [b"2", b"3"]
+
+
+def test_scripts_that_redis_has_forgotten_are_sent_again(
+    make_queues: Make, name: Address, client: library.Redis
+) -> None:
+    queues = make_queues()
+    mailbox = queues.open_shared(name, nothing)
+    put(queues, name, "0")
+    assert ack_all(mailbox, 1) == [b"0"]
+    client.script_flush()
+    put(queues, name, "1")
+    assert ack_all(mailbox, 1) == [b"1"]
+    wait_for(lambda: left(client, name) == 0, WAIT)
 
 
 # Fair shares

@@ -18,7 +18,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread
-from .redis_client import FAILURES, ResponseError, cause, is_wrong_type
+from .redis_client import FAILURES, ResponseError, cause, is_wrong_type, run_together
 from .redis_rounds import acknowledge, is_rounds
 
 if TYPE_CHECKING:
@@ -185,16 +185,13 @@ class Writer:
             return {key: set(ids) for key, ids in self._deleting.items()}, bells
 
     def _write(self, deleted: dict[bytes, set[bytes]], bells: set[str]) -> None:
-        pipeline: Any = self._client.pipeline(transaction=False)
+        commands: list[tuple[Any, ...]] = []
         for bell in bells:
-            pipeline.xadd(bell, {FIELD: b""}, maxlen=1, approximate=False)
-            pipeline.expire(bell, BELL_LIFE)
+            commands.append(("XADD", bell, "MAXLEN", 1, "*", FIELD, b""))
+            commands.append(("EXPIRE", bell, BELL_LIFE))
         for key, ids in deleted.items():
-            if is_rounds(key):
-                pipeline.execute_command("EVAL", *acknowledge(key, ids))
-            else:
-                pipeline.xdel(key, *ids)
-        for result in pipeline.execute(raise_on_error=False):
+            commands.append(acknowledge(key, ids) if is_rounds(key) else ("XDEL", key, *ids))
+        for result in run_together(self._client, commands):
             if isinstance(result, Exception):
                 if not is_wrong_type(result):
                     raise result

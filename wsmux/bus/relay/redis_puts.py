@@ -26,7 +26,7 @@ from ...runtime.parking import OneShotEvent
 from ..wire.address import Address
 from ..wire.names import is_reserved
 from .queues import LIFE, MAX_QUEUED, Put, QueueUnavailable
-from .redis_client import FAILURES, cause, explain, is_wrong_type
+from .redis_client import FAILURES, cause, explain, is_wrong_type, run_together
 from .redis_io import FIELD, Report, RetryPause, parse_id, show_id
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Adding(Protocol):
     puts: list[Put]
 
     def command(self) -> tuple[Any, ...]:
-        """Return the script, how many keys it has, its keys and its arguments."""
+        """Return what runs the script; see ``run_together``."""
 
     def added_locked(self, result: Any) -> Callable[[], None] | None:
         """Record what the script has returned; return what is to be called, without the lock."""
@@ -112,7 +112,8 @@ class _ToSession:
 
     def command(self) -> tuple[Any, ...]:
         shown = b"" if self._after is None else show_id(self._after)
-        return ADD, 1, self._address.stream_key(), shown, *(put.data for put in self.puts)
+        envelopes = (put.data for put in self.puts)
+        return "EVAL", ADD, 1, self._address.stream_key(), shown, *envelopes
 
     def added_locked(self, result: Any) -> Callable[[], None] | None:
         unknown, *ids = result
@@ -199,7 +200,7 @@ class Appender:
         failure: Exception | None = None
         results: list[Any] = []
         try:
-            results = self._send(batch)
+            results = run_together(self._client, [each.command() for each in batch])
             left = []
         except FAILURES as error:
             failure = error
@@ -235,13 +236,6 @@ class Appender:
             else _ToSession(self._known, address, puts)
             for address, puts in batch.items()
         ]
-
-    def _send(self, batch: list[Adding]) -> list[Any]:
-        pipeline: Any = self._client.pipeline(transaction=False)
-        for each in batch:
-            pipeline.execute_command("EVAL", *each.command())
-        results: list[Any] = pipeline.execute(raise_on_error=False)
-        return results
 
     def _added(self, adding: Adding, result: list[Any], wakes: list[Callable[[], None]]) -> None:
         with self._lock:

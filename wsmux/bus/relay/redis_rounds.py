@@ -236,7 +236,7 @@ leave()
 """
 )
 
-# A script, how many keys it has, its keys and its arguments.
+# What ``run_together`` takes.
 Command = tuple[Any, ...]
 
 
@@ -255,27 +255,27 @@ def add(
 ) -> Command:
     """Return the command that adds puts, and takes what the relay wants."""
     every = [part for put in puts for part in (put.source, put.expires_at, put.data)]
-    return _ADD, len(PARTS) + 1, *_keys(key), BELL, relay, want, lease, *bounds, *every
+    return "EVAL", _ADD, len(PARTS) + 1, *_keys(key), BELL, relay, want, lease, *bounds, *every
 
 
 def take(key: bytes, relay: str, want: int, lease: float) -> Command:
     """Return the command that takes what is next, and was lost with other relays."""
-    return _TAKE, len(PARTS), *_keys(key), relay, want, lease
+    return "EVAL", _TAKE, len(PARTS), *_keys(key), relay, want, lease
 
 
 def renew(key: bytes, relay: str, lease: float, ids: Iterable[bytes]) -> Command:
     """Return the command that keeps what a relay has taken, unless another one has it."""
-    return _RENEW, len(PARTS), *_keys(key), relay, lease, *ids
+    return "EVAL", _RENEW, len(PARTS), *_keys(key), relay, lease, *ids
 
 
 def give_back(key: bytes, relay: str, ids: Iterable[bytes]) -> Command:
     """Return the command that frees what a relay has taken, unless another one has it."""
-    return _GIVE_BACK, len(PARTS) + 1, *_keys(key), BELL, relay, *ids
+    return "EVAL", _GIVE_BACK, len(PARTS) + 1, *_keys(key), BELL, relay, *ids
 
 
 def acknowledge(key: bytes, ids: Iterable[bytes]) -> Command:
     """Return the command that removes entries, whoever has them."""
-    return _ACKNOWLEDGE, len(PARTS), *_keys(key), *ids
+    return "EVAL", _ACKNOWLEDGE, len(PARTS), *_keys(key), *ids
 
 
 def _keys(key: bytes) -> list[bytes]:

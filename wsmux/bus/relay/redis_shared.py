@@ -30,7 +30,7 @@ from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread, start_thread
 from ..wire.address import Address
 from .queues import NameBounds, Put, QueuedEnvelope, SharedMailbox
-from .redis_client import FAILURES, is_wrong_type
+from .redis_client import FAILURES, is_wrong_type, run_together
 from .redis_io import COUNT, Report, RetryPause, Writer
 from .redis_rounds import BELL, NAME, RINGER, add, give_back, renew, rounds_key, take
 
@@ -368,14 +368,10 @@ class SharedMailboxes:
     def _do(self, work: _Work, wakes: list[Callable[[], None]]) -> None:
         """Do it in one round trip, and tell whom to wake."""
         own = self.consumer
-        pipeline: Any = self._client.pipeline(transaction=False)
-        for key, ids in work.free:
-            pipeline.execute_command("EVAL", *give_back(key, own, ids))
-        for mailbox, ids in work.renew:
-            pipeline.execute_command("EVAL", *renew(mailbox.key, own, LEASE, ids))
-        for mailbox, count in work.take:
-            pipeline.execute_command("EVAL", *take(mailbox.key, own, count, LEASE))
-        results = pipeline.execute(raise_on_error=False)
+        commands = [give_back(key, own, ids) for key, ids in work.free]
+        commands += [renew(mailbox.key, own, LEASE, ids) for mailbox, ids in work.renew]
+        commands += [take(mailbox.key, own, count, LEASE) for mailbox, count in work.take]
+        results = run_together(self._client, commands)
         work.free.clear()  # done
         taken, work.take = work.take, []
         first = len(results) - len(taken)
