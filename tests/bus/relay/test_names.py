@@ -485,6 +485,15 @@ def soon_over(
         yield server
 
 
+def lost_by_a_worker(server: RelayServer, one: Node) -> list[str]:
+    """Return the uids of two requests to a worker whose connection has ended."""
+    with Node(server, 2, "b") as worker:
+        join(worker, at_once=2)
+        sent = [one.ask(SHARED).uid for _ in range(2)]
+        assert [worker.take().uid for _ in sent] == sent
+    return sent
+
+
 def test_what_waits_is_refused_while_the_last_worker_finishes_what_it_has(
     soon_over: RelayServer,
 ) -> None:
@@ -492,11 +501,8 @@ def test_what_waits_is_refused_while_the_last_worker_finishes_what_it_has(
         join(last, at_once=1)
         first = one.ask(SHARED)
         got = last.take()
-        with Node(soon_over, 2, "b") as other:
-            join(other, at_once=2)
-            handed = [one.ask(SHARED).uid for _ in range(2)]
-            assert [other.take().uid for _ in handed] == handed
-            queued = one.ask(SHARED).uid
+        handed = lost_by_a_worker(soon_over, one)
+        queued = one.ask(SHARED).uid
         asks(last, "relay.leave", name="billing")
         refused = [one.take() for _ in range(3)]
         assert {code(each) for each in refused} == {WORKERS_GONE}
@@ -530,10 +536,7 @@ def test_what_waits_for_workers_that_leave_goes_to_another_relay(
         join(last, at_once=1)
         first = one.ask(SHARED)
         got = last.take()
-        with Node(here, 2, "b") as other:
-            join(other, at_once=2)
-            sent = [one.ask(SHARED).uid for _ in range(2)]
-            assert [other.take().uid for _ in sent] == sent
+        sent = lost_by_a_worker(here, one)
         asks(last, "relay.leave", name="billing")
         join(elsewhere, at_once=2)
         assert sorted(elsewhere.take().uid for _ in sent) == sorted(sent)
