@@ -12,8 +12,17 @@ from typing import Any
 import pytest
 
 from wsmux.bus.client import Client
-from wsmux.bus.errors import FAILED, BusError, CallTimeout, NameTaken, NobodyJoined
+from wsmux.bus.errors import (
+    FAILED,
+    BusError,
+    CallTimeout,
+    NameTaken,
+    NobodyJoined,
+    RelayRefused,
+)
+from wsmux.bus.relay.memory_queues import MemoryQueues
 from wsmux.bus.relay.name_store import MemoryNames
+from wsmux.bus.relay.queues import NameBounds
 from wsmux.bus.relay.redis_names import RedisNames
 from wsmux.bus.relay.redis_queues import RedisQueues
 from wsmux.bus.relay.relay import Relay
@@ -40,15 +49,24 @@ Made = Callable[..., Client]
 server_of_redis = pytest.fixture(scope="module", name="redis")(redis_server)
 
 
+@pytest.fixture
+def name_bounds() -> NameBounds | None:
+    """Leave the bounds as they are."""
+    return None
+
+
 @pytest.fixture(params=["memory", "redis", "fast"])
-def made(request: pytest.FixtureRequest) -> Relay:
-    options: dict[str, Any] = {"name_store": MemoryNames(grace=1.5)}
+def made(request: pytest.FixtureRequest, name_bounds: NameBounds | None) -> Relay:
+    options: dict[str, Any] = {
+        "queues": MemoryQueues(name_bounds=name_bounds),
+        "name_store": MemoryNames(grace=1.5),
+    }
     if request.param != "memory":
         redis: RedisServer = request.getfixturevalue("redis")
         with redis.client() as client:
             client.flushall()
         options = {
-            "queues": RedisQueues(redis.client()),
+            "queues": RedisQueues(redis.client(), name_bounds),
             "name_store": RedisNames(redis.client(), grace=1.5),
             "fast": request.param == "fast",
         }
@@ -251,6 +269,48 @@ def test_a_worker_has_no_more_at_once_than_it_wants(caller: Client, twin: Made) 
     assert (slow.ran.total(), fast.ran.total()) == (1, 9)
     slow.hold.set()
     assert Counter(each.result(WAIT) for each in futures) == {"slow": 1, "fast": 9}
+
+
+def queued(caller: Client) -> None:
+    """Return when the relay has queued all that the caller has sent before."""
+    for _ in range(2):  # the first may be answered in the step that queues the last call
+        caller.who("billing", timeout=WAIT)
+
+
+def test_who_floods_a_name_holds_up_only_itself(caller: Client, twin: Made) -> None:
+    worker, other = Worker(twin(2, session="w")), twin(3)
+    worker.hold.clear()
+    worker.client.join("billing", at_once=1, timeout=WAIT)
+    flood = [caller.submit("billing", "who", n, timeout=WAIT) for n in range(50)]
+    assert worker.running.acquire(timeout=WAIT)
+    queued(caller)
+    call = other.submit("billing", "who", "other", timeout=WAIT)
+    queued(other)
+    worker.hold.set()
+    assert call.result(WAIT) == "w"
+    assert [each.result(WAIT) for each in flood] == 50 * ["w"]
+    assert list(worker.ran).index("other") <= 2
+
+
+@pytest.mark.parametrize("name_bounds", [NameBounds(of_twin=3, in_all=4)])
+def test_who_has_too_many_calls_of_a_name_is_told(twin: Made, server: RelayServer) -> None:
+    worker, caller, other = Worker(twin(2, session="w")), twin(1), twin(3)
+    worker.hold.clear()
+    worker.client.join("billing", at_once=1, timeout=WAIT)
+    futures = [caller.submit("billing", "who", n, timeout=WAIT) for n in range(3)]
+    queued(caller)
+    with pytest.raises(RelayRefused, match="twin 1 has as many requests in the queue") as caught:
+        caller.call("billing", "who", 3, timeout=WAIT)
+    assert (caught.value.code, caught.value.retry_safe) == (429, True)
+    futures += [other.submit("billing", "who", 4, timeout=WAIT)]
+    queued(other)
+    with pytest.raises(RelayRefused, match="all twins together have as many requests"):
+        other.call("billing", "who", 5, timeout=WAIT)
+    worker.hold.set()
+    assert [each.result(WAIT) for each in futures] == 4 * ["w"]
+    assert worker.ran == {0: 1, 1: 1, 2: 1, 4: 1}
+    reason = "the queue of the name is full"
+    assert metric(server, f'relay_message_refused_total{{reason="{reason}"}}') == 2
 
 
 def test_who_has_joined_is_told(caller: Client, workers: list[Worker]) -> None:

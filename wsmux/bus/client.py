@@ -42,6 +42,7 @@ from ..runtime.logs import logger
 from .errors import (
     FAILED,
     NOBODY_JOINED,
+    TOO_MANY,
     UNKNOWN_TWIN,
     WORKERS_GONE,
     BusError,
@@ -253,6 +254,8 @@ class Client(Closing):
                 (0).
             NobodyJoined: no worker has joined the name, and none has left within half a minute.
                 With code 410, the workers went meanwhile, and one may have run the command.
+            RelayRefused: with code 429, this twin, or all together, have as many requests in the
+                queue of the name as they may; the text says which.
             CallTimeout: no answer came in time; ``retry_safe`` says whether the request was sent.
             TypeError, ValueError: the payload is not JSON, or the client is closed.
         """
@@ -663,9 +666,11 @@ class Client(Closing):
             received = self._endpoint.accept(envelope, lambda _: call.twin, sealed=call.sealed)
             name = name_of(call.destination)
             if from_relay and name is not None:
-                self._resolver.forget(name)
-                if envelope.error.code in (NOBODY_JOINED, WORKERS_GONE):
-                    raise relay_refused(envelope.error.code, envelope.error.message)
+                code = envelope.error.code
+                if code != TOO_MANY:
+                    self._resolver.forget(name)
+                if code in (NOBODY_JOINED, WORKERS_GONE, TOO_MANY):
+                    raise relay_refused(code, envelope.error.message)
             if kind is Kind.ERROR:
                 error, asked = envelope.error, None if from_relay else call.twin.id
                 raise remote_error(error.code, error.message, asked)

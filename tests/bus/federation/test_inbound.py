@@ -13,10 +13,11 @@ from wsmux.bus.errors import BusError
 from wsmux.bus.federation import inbound as module
 from wsmux.bus.federation.http_post import Answer
 from wsmux.bus.federation.inbound import FederationInbound
+from wsmux.bus.relay.queues import QueueFull
 from wsmux.bus.relay.rate_limiter import FixedWindow
 from wsmux.bus.twins.records import Twin
 from wsmux.bus.wire.address import Address, put_address
-from wsmux.bus.wire.envelope import MAX_ENVELOPE, digest, pong_for, request, response
+from wsmux.bus.wire.envelope import MAX_ENVELOPE, digest, parse, pong_for, request, response
 from wsmux.bus.wire.keys import Identity
 from wsmux.bus.wire.messages import Envelope
 from wsmux.bus.wire.replay_cache import ReplayCache
@@ -54,11 +55,12 @@ class Stand:
             **more,
         )
 
-    def deliver(self, address: Address, data: bytes, expires_at: int) -> None:
+    def deliver(self, address: Address, data: bytes, expires_at: int, source: int) -> None:
         self.on_deliver()
         if self.failure is not None:
             raise self.failure
         assert expires_at > NOW
+        assert parse(data).source.twin == source
         self.delivered.append((address, data))
 
     def post(self, envelope: Envelope) -> Answer:
@@ -242,6 +244,8 @@ def test_a_message_that_was_not_delivered_may_come_again(stand: Stand) -> None:
     envelope = signed(ask())
     stand.failure = BusError(500, "the queue is away")
     assert stand.post(envelope) == Answer(503, "the queue is away")
+    stand.failure = QueueFull("twin 1 has too many")
+    assert stand.post(envelope) == Answer(429, "twin 1 has too many")
     stand.failure = None
     assert stand.post(envelope) == ACCEPTED
     assert len(stand.delivered) == 1

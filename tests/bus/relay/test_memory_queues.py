@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from wsmux.bus.relay.memory_queues import OVERHEAD, SWEEP, MemoryQueues
-from wsmux.bus.relay.queues import Mailbox, QueueUnavailable
+from wsmux.bus.relay.queues import Mailbox, NameBounds, QueueFull, QueueUnavailable
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
 
-ONE, TWO = Address(1), Address(1, "")
+ONE, TWO, NAME = Address(1), Address(1, ""), Address(2, "@billing")
 NOW = 1_700_000_000
 LATER = NOW + 600
 
@@ -32,8 +32,10 @@ def queues(**options: Any) -> MemoryQueues:
     return MemoryQueues(clock=options.pop("clock", Clock()), **options)
 
 
-def put(made: MemoryQueues, data: bytes, address: Address = ONE, until: int = LATER) -> None:
-    made.put(address, data, until, Deadline(0))
+def put(
+    made: MemoryQueues, data: bytes, address: Address = ONE, until: int = LATER, source: int = 0
+) -> None:
+    made.put(address, data, until, Deadline(0), source)
 
 
 def taken(mailbox: Mailbox, limit: int = 1000) -> list[bytes]:
@@ -184,6 +186,74 @@ def test_a_forked_child_has_none() -> None:
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
     assert taken(made.open(ONE, nobody)) == [b"a"]
+
+
+def test_the_twins_that_call_a_name_take_turns() -> None:
+    made = queues()
+    for n in range(20):
+        put(made, b"%d" % n, NAME, source=1)
+    mailbox = made.open(NAME, nobody)
+    assert taken(mailbox, 3) == [b"0", b"1", b"2"]
+    for source, data in ((2, b"a"), (2, b"b"), (3, b"x")):
+        put(made, data, NAME, source=source)
+    assert taken(mailbox, 6) == [b"3", b"a", b"x", b"4", b"b", b"5"]
+    mailbox.close()
+    assert taken(made.open(NAME, nobody), 6) == [b"0", b"1", b"2", b"3", b"a", b"x"]
+
+
+def test_a_session_gets_what_it_gets_in_order_whoever_sent_it() -> None:
+    made = queues()
+    for n in range(6):
+        put(made, b"%d" % n, source=n % 2)
+    assert taken(made.open(ONE, nobody)) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_what_is_beyond_a_share_of_a_name_is_refused() -> None:
+    made = queues(name_bounds=NameBounds(of_twin=2, in_all=3))
+    for source in (1, 1, 2):
+        put(made, b"x", NAME, source=source)
+    with pytest.raises(QueueFull, match="twin 1 has as many requests in the queue of 'billing'"):
+        put(made, b"x", NAME, source=1)
+    with pytest.raises(QueueFull, match="all twins together have as many") as caught:
+        put(made, b"x", NAME, source=2)
+    assert (caught.value.code, caught.value.retry_safe) == (429, True)
+    mailbox = made.open(NAME, nobody)
+    (entry,) = mailbox.take(1)
+    mailbox.ack([entry.id])
+    put(made, b"x", NAME, source=1)
+
+
+def test_bytes_of_names_are_bounded() -> None:
+    size = OVERHEAD + 100
+    made = queues(name_bounds=NameBounds(twin_bytes=size, all_bytes=3 * size), max_bytes=8 * size)
+    put(made, bytes(200), NAME, source=1)
+    with pytest.raises(QueueFull, match="twin 1"):
+        put(made, b"", NAME, source=1)
+    put(made, bytes(100), NAME, source=2)
+    with pytest.raises(QueueFull, match="all twins"):
+        put(made, bytes(100), NAME, source=3)
+    with pytest.raises(QueueFull, match="the queues of all names"):
+        put(made, bytes(1000), Address(2, "@other"), source=3)
+
+
+def test_what_has_run_out_takes_no_room_in_a_name() -> None:
+    clock = Clock()
+    made = queues(name_bounds=NameBounds(of_twin=2), clock=clock)
+    for data, until in ((b"old", NOW + 1), (b"kept", LATER)):
+        put(made, data, NAME, until, source=1)
+    clock.now += 2
+    put(made, b"new", NAME, source=1)
+    assert taken(made.open(NAME, nobody)) == [b"kept", b"new"]
+
+
+def test_sessions_that_flood_take_nothing_from_a_name() -> None:
+    made = queues(max_bytes=10 * (OVERHEAD + 100))
+    for _ in range(5):
+        put(made, bytes(100), NAME, source=1)
+    for _ in range(20):
+        put(made, bytes(100))
+    assert len(taken(made.open(NAME, nobody))) == 5
+    assert made._bytes == sum(queue.size for queue in made._queues.values())
 
 
 class QueueModel(RuleBasedStateMachine):

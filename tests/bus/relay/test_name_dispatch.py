@@ -236,13 +236,53 @@ def test_what_expires_is_removed_and_its_worker_gets_one_at_a_time() -> None:
     assert handed(made) == [("a", "5")]
 
 
-def test_bytes_are_counted_until_all_is_forgotten() -> None:
-    made = filled(*"12", a=1)
+def test_bytes_are_counted_while_entries_are_here() -> None:
+    made = filled(*"123", a=1)
+    assert handed(made) == [("a", "1")]
+    assert made.bytes == 24
+    assert settle(made, "2", "a")
     assert made.bytes == 16
-    assert settle(made, "1", "a")
-    assert made.bytes == 8
-    made.clear()
-    assert (made.bytes, len(made)) == (0, 0)
+    assert withdrawn(made) == ["3"]
+    assert (made.bytes, len(made)) == (8, 1)
+
+
+def withdrawn(made: Dispatcher) -> list[str]:
+    return [each.key[1] for each in made.withdraw()]
+
+
+def test_what_waits_is_withdrawn_when_no_worker_has_room() -> None:
+    made = filled(*"123", a=1, b=1)
+    assert withdrawn(made) == []
+    assert len(handed(made)) == 2
+    assert withdrawn(made) == ["3"]
+    assert withdrawn(made) == []
+    made.leave("a")
+    assert made.gone("b") == 1
+    assert withdrawn(made) == ["2"]
+    assert made.add(entry("2"))
+
+
+def test_what_was_handed_before_it_was_withdrawn_counts_as_handed() -> None:
+    made = filled(*"12", a=1)
+    assert handed(made) == [("a", "1")]
+    made.gone("a")
+    assert withdrawn(made) == ["1", "2"]
+    again = [entry("1"), entry("2")]
+    for each in again:
+        assert made.add(each)
+    assert [each.handed for each in again] == [1, 0]
+
+
+def test_a_late_answer_to_what_was_withdrawn_tells_who_can_answer_it_again() -> None:
+    made = filled("1", a=1)
+    assert handed(made) == [("a", "1")]
+    made.gone("a")
+    assert withdrawn(made) == ["1"]
+    made.join("b", 1)
+    made.join("a", 1)
+    assert not settle(made, "1", "a")
+    assert made.add(entry("1"))
+    assert handed(made) == [("a", "1")]
 
 
 class Sharing(RuleBasedStateMachine):
@@ -323,6 +363,13 @@ class Sharing(RuleBasedStateMachine):
         key = (REQUESTER, str(number))
         assert (self.made.settle(key, by) is not None) is (key in self.alive)
         self._end(key)
+
+    @rule()
+    def withdraw(self) -> None:
+        back = {each.key for each in self.made.withdraw()}
+        assert back <= self.alive.keys() - self.held.keys()
+        for key in back:
+            self._end(key)
 
     @rule(seconds=st.integers(0, 3))
     def expire(self, seconds: int) -> None:

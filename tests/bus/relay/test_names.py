@@ -17,8 +17,9 @@ from wsmux.bus.errors import BAD_INPUT, NAME_TAKEN, NOBODY_JOINED, UNAVAILABLE, 
 from wsmux.bus.relay import names as relay_names
 from wsmux.bus.relay.memory_queues import MemoryQueues
 from wsmux.bus.relay.name_store import MemoryNames
-from wsmux.bus.relay.queues import Mailbox, QueueUnavailable
+from wsmux.bus.relay.queues import QueueUnavailable, SharedMailbox
 from wsmux.bus.relay.rate_limiter import FixedWindow
+from wsmux.bus.relay.redis_names import RedisNames
 from wsmux.bus.relay.redis_queues import RedisQueues
 from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.session.link import dial
@@ -299,7 +300,7 @@ class HeldQueues(MemoryQueues):
         super().__init__()
         self.opening, self.fail = threading.Event(), threading.Event()
 
-    def open_shared(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+    def open_shared(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
         if not self.opening.is_set():
             self.opening.set()
             assert self.fail.wait(WAIT)
@@ -465,6 +466,103 @@ def test_who_could_not_leave_gets_nothing_and_may_leave_again() -> None:
         assert not found.workers
 
 
+@pytest.fixture(params=["memory", "redis"])
+def soon_over(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    server_of_redis: RedisServer,
+    make_queues: Callable[[], RedisQueues],
+) -> Iterator[RelayServer]:
+    """Serve a relay whose names end soon after their workers have left."""
+    monkeypatch.setattr(relay_names, "TICK", 0.05)
+    monkeypatch.setattr(relay_names, "DRAIN_TIME", 0.2)
+    if request.param == "memory":
+        made = relay(name_store=MemoryNames(grace=0.1))
+    else:
+        store = RedisNames(server_of_redis.client(), grace=0.1)
+        made = relay(queues=make_queues(), name_store=store)
+    with served(made) as server:
+        yield server
+
+
+def lost_by_a_worker(server: RelayServer, one: Node) -> list[str]:
+    """Return the uids of two requests to a worker whose connection has ended."""
+    with Node(server, 2, "b") as worker:
+        join(worker, at_once=2)
+        sent = [one.ask(SHARED).uid for _ in range(2)]
+        assert [worker.take().uid for _ in sent] == sent
+    return sent
+
+
+def test_what_waits_is_refused_while_the_last_worker_finishes_what_it_has(
+    soon_over: RelayServer,
+) -> None:
+    with Node(soon_over, 1) as one, Node(soon_over, 2, "a") as last:
+        join(last, at_once=1)
+        first = one.ask(SHARED)
+        got = last.take()
+        handed = lost_by_a_worker(soon_over, one)
+        queued = one.ask(SHARED).uid
+        asks(last, "relay.leave", name="billing")
+        refused = [one.take() for _ in range(3)]
+        assert {code(each) for each in refused} == {WORKERS_GONE}
+        assert {each.uid for each in refused} == {*handed, queued}
+        answer(last, got)
+        assert one.take().uid == first.uid
+
+
+@pytest.fixture
+def two_relays(
+    make_queues: Callable[[], RedisQueues], server_of_redis: RedisServer
+) -> Iterator[list[RelayServer]]:
+    """Serve two relays that share a Redis."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                served(
+                    relay(queues=make_queues(), name_store=RedisNames(server_of_redis.client())),
+                    buffers=4096,
+                )
+            )
+            for _ in range(2)
+        ]
+
+
+def test_what_waits_for_workers_that_leave_goes_to_another_relay(
+    two_relays: list[RelayServer],
+) -> None:
+    here, there = two_relays
+    with Node(here, 1) as one, Node(here, 2, "a") as last, Node(there, 2, "c") as elsewhere:
+        join(last, at_once=1)
+        first = one.ask(SHARED)
+        got = last.take()
+        sent = lost_by_a_worker(here, one)
+        asks(last, "relay.leave", name="billing")
+        join(elsewhere, at_once=2)
+        assert sorted(elsewhere.take().uid for _ in sent) == sorted(sent)
+        answer(last, got)
+        assert one.take().uid == first.uid
+
+
+def test_what_waits_for_workers_that_do_not_read_goes_to_another_relay(
+    two_relays: list[RelayServer],
+) -> None:
+    here, there = two_relays
+    asked = ask(Address(2, "slow"), TWIN_0, command="relay.join", plain=JOIN)
+    with (
+        Node(here, 1) as one,
+        Node(there, 2, "fast") as fast,
+        raw(here, 2, "slow", buffer=4096) as slow,
+    ):
+        slow.send_frame(BINARY, asked.SerializeToString())
+        assert parse(slow.recv_frame().payload).uid == asked.uid
+        sent = [one.ask(SHARED, plain=bytes(64 * 1024)).uid for _ in range(14)]  # below 1 MiB
+        wait_for(lambda: metric(here, "relay_name_pending") == len(sent), WAIT)
+        join(fast)
+        while (got := fast.take()).uid != sent[-1]:
+            assert got.uid in sent
+
+
 class EndingNames(MemoryNames):
     """Be claims of names that are over, or are claimed again, when the test says so."""
 
@@ -526,6 +624,28 @@ def test_what_comes_all_the_time_does_not_keep_the_thread(
             assert not end.expired()
             queued(queues, SHARED)
             assert code(one.take()) == WORKERS_GONE
+
+
+def test_what_waits_is_refused_even_if_redis_is_away_when_the_name_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_names, "TICK", 0.01)
+    monkeypatch.setattr(relay_names, "DRAIN_TIME", 0.1)
+    store = EndingNames()
+    with RedisServer(tmp_path, durable=True) as redis:
+        queues = RedisQueues(redis.client())
+        with served(relay(queues=queues, name_store=store)) as server, Node(server, 1) as one:
+            with Node(server, 2, "w") as worker:
+                join(worker)
+            wait_for(lambda: store.done.count("billing") > 1, WAIT)  # the worker has gone
+            asked = queued(queues, SHARED)
+            redis.kill()
+            store.over = True
+            del store.done[:]
+            wait_for(lambda: store.done.count("billing") > 2, WAIT)  # it was looked for in vain
+            redis.start()
+            assert (got := one.take()).uid == asked.uid
+            assert code(got) == WORKERS_GONE
 
 
 def test_what_comes_for_a_name_that_is_claimed_again_is_for_its_workers(

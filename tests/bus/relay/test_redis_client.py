@@ -9,7 +9,14 @@ import pytest
 import redis as library
 
 from wsmux.bus.relay import redis_client as module
-from wsmux.bus.relay.redis_client import FAILURES, cause, explain, is_wrong_type, redis_client
+from wsmux.bus.relay.redis_client import (
+    FAILURES,
+    cause,
+    explain,
+    is_wrong_type,
+    redis_client,
+    run_together,
+)
 
 from ...helpers.bus.redis_server import RedisServer
 
@@ -66,3 +73,20 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "wsmux.bus.relay.redis_client")
     with pytest.raises(ImportError, match=r"wsmux-streams\[bus\]"):
         importlib.import_module("wsmux.bus.relay.redis_client")
+
+
+def test_a_script_is_sent_once_and_each_command_has_its_result(server: RedisServer) -> None:
+    commands = [("EVAL", "return ARGV[1]", 0, each) for each in ("a", "b")]
+    with redis_client(server.url) as client:
+        client.flushall()
+        client.script_flush()
+        for _ in range(2):
+            told = run_together(client, [commands[0], ("LPUSH", "list", 1), commands[1]])
+            assert [told[0], told[2]] == [b"a", b"b"]
+        assert client.llen("list") == 2
+        (failed, worked) = run_together(client, [("GET", "list"), commands[0]])
+        assert is_wrong_type(failed)
+        assert worked == b"a"
+        evals = client.info("commandstats")["cmdstat_eval"]["calls"]
+        run_together(client, commands)
+        assert client.info("commandstats")["cmdstat_eval"]["calls"] == evals

@@ -10,24 +10,35 @@ import pytest
 import redis as library
 
 from wsmux.bus.relay import redis_shared
-from wsmux.bus.relay.queues import Mailbox
+from wsmux.bus.relay.queues import LIFE, Mailbox, NameBounds, QueueFull
 from wsmux.bus.relay.redis_queues import RedisQueues
+from wsmux.bus.relay.redis_rounds import BELL, rounds_key, take
 from wsmux.bus.wire.address import Address
-from wsmux.runtime import clock
 from wsmux.runtime.deadline import Deadline
 
 from ...helpers.bus.redis_server import RedisServer
-from ...helpers.bus.session_queues import WAIT, encoded, left, nothing, numbers, put, take_all
+from ...helpers.bus.session_queues import WAIT, encoded, nothing, numbers, put, take_all
 from ...helpers.waiting import wait_for
 
 Make = Callable[[], RedisQueues]
-
-GROUP = "workers"
 
 
 @pytest.fixture
 def name(address: Address) -> Address:
     return Address(address.twin, "@billing")
+
+
+@pytest.fixture
+def make_bounded(server: RedisServer) -> Iterator[Callable[[NameBounds], RedisQueues]]:
+    made: list[RedisQueues] = []
+
+    def queues(bounds: NameBounds) -> RedisQueues:
+        made.append(RedisQueues(server.client(), bounds))
+        return made[-1]
+
+    yield queues
+    for each in made:
+        each.close(Deadline(WAIT))
 
 
 @pytest.fixture
@@ -37,8 +48,16 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_shared, "LOOK", 0.1)
 
 
+def key_of(name: Address, part: str) -> bytes:
+    return rounds_key(name) + b":" + part.encode()
+
+
 def pending(client: library.Redis, name: Address) -> int:
-    return int(client.xpending(name.stream_key(), GROUP)["pending"])
+    return int(client.zcard(key_of(name, "taken")))
+
+
+def left(client: library.Redis, name: Address) -> int:
+    return int(client.hlen(key_of(name, "data")))
 
 
 def data(mailbox: Mailbox, count: int) -> list[bytes]:
@@ -72,7 +91,7 @@ def test_no_more_is_read_than_is_wanted(
     put(queues, name, *numbers(10))
     mailbox = queues.open_shared(name, nothing)
     assert data(mailbox, 3) == encoded(numbers(3))
-    assert not mailbox.waiting()
+    assert mailbox.waiting()
     assert pending(client, name) == 3
 
 
@@ -161,10 +180,10 @@ def test_a_later_mailbox_of_the_same_relay_has_what_the_earlier_one_had(
     assert first.take(1) == []
 
 
-def abandon(client: library.Redis, name: Address, count: int) -> None:
-    """Read entries as a relay that is killed then."""
-    client.xgroup_create(name.stream_key(), GROUP, "0")
-    assert client.xreadgroup(GROUP, "killed", {name.stream_key(): ">"}, count)
+def abandon(client: library.Redis, name: Address, count: int, lease: float = 0.5) -> None:
+    """Take entries as a relay that is killed then."""
+    _, taken = client.execute_command(*take(rounds_key(name), "killed", count, lease))
+    assert len(taken) == 2 * count
 
 
 @pytest.mark.usefixtures("short")
@@ -196,19 +215,20 @@ def test_what_a_relay_renews_is_not_claimed(
     wait_for(lambda: (left(client, name), pending(client, name)) == (0, 0), WAIT)
 
 
-def test_what_another_relay_has_claimed_meanwhile_is_not_given_back(
+def test_what_another_relay_has_taken_meanwhile_is_not_given_back(
     make_queues: Make, name: Address, client: library.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a relay that stood still for longer than its entries were its own."""
     monkeypatch.setattr(redis_shared, "RENEWAL", 1e6)
     stalled = make_queues()
     put(stalled, name, "0")
-    (taken,) = take_all(stalled.open_shared(name, nothing), 1)
-    client.xclaim(name.stream_key(), GROUP, "other", 0, [taken.id])
-    monkeypatch.setattr(clock, "monotonic", lambda: time.monotonic() + 2 * redis_shared.LEASE)
+    take_all(stalled.open_shared(name, nothing), 1)
+    (entry,) = client.hkeys(key_of(name, "info"))
+    client.zadd(key_of(name, "taken"), {entry: 0})  # its time is over
+    abandon(client, name, 1, lease=60)
     stalled.close(Deadline(WAIT))
-    (found,) = client.xpending_range(name.stream_key(), GROUP, "-", "+", 1)
-    assert found["consumer"] == b"other"
+    assert (pending(client, name), left(client, name)) == (1, 1)
+    assert client.hget(key_of(name, "info"), entry).endswith(b" killed")
 
 
 @pytest.mark.usefixtures("short")
@@ -221,38 +241,39 @@ def test_what_was_not_renewed_in_time_is_renewed_unless_another_relay_has_it(
     put(queues, name, "0")
     assert data(queues.open_shared(name, nothing), 1) == [b"0"]
 
-    def idle() -> int:
-        (found,) = client.xpending_range(name.stream_key(), GROUP, "-", "+", 1)
-        return int(found["time_since_delivered"])
+    def left_of_it() -> float:
+        ((_, until),) = client.zrange(key_of(name, "taken"), 0, -1, withscores=True)
+        return float(until) / 1000 - time.time()
 
-    wait_for(lambda: idle() > 100, WAIT)
-    wait_for(lambda: idle() < 100, WAIT)
+    wait_for(lambda: left_of_it() < 0, WAIT)
+    wait_for(lambda: left_of_it() > 0, WAIT)
 
 
 @pytest.mark.usefixtures("short")
-def test_a_stream_that_was_dropped_is_made_again(
+def test_a_queue_that_was_dropped_is_made_again(
     make_queues: Make, name: Address, client: library.Redis
 ) -> None:
     queues = make_queues()
     mailbox = queues.open_shared(name, nothing)
     put(queues, name, "0")
     assert data(mailbox, 1) == [b"0"]
-    client.delete(name.stream_key())
+    client.delete(*client.keys(rounds_key(name) + b":*"))
     put(queues, name, "1")
     assert data(mailbox, 1) == [b"1"]
 
 
 @pytest.mark.usefixtures("short")
-def test_what_was_trimmed_is_forgotten(
-    make_queues: Make, name: Address, client: library.Redis
+@pytest.mark.parametrize("part", ["data", "info"])
+def test_what_redis_has_half_forgotten_is_forgotten(
+    make_queues: Make, name: Address, client: library.Redis, part: str
 ) -> None:
     queues = make_queues()
     put(queues, name, *numbers(2))
-    abandon(client, name, 2)
-    client.xtrim(name.stream_key(), maxlen=1, approximate=False)
+    first, _ = sorted(client.hkeys(key_of(name, part)))
+    client.hdel(key_of(name, part), first)
     mailbox = queues.open_shared(name, nothing)
     assert ack_all(mailbox, 1) == [b"1"]
-    wait_for(lambda: pending(client, name) == 0, WAIT)
+    wait_for(lambda: not client.exists(key_of(name, "waiting"), key_of(name, "taken")), WAIT)
 
 
 @pytest.mark.usefixtures("short")
@@ -260,12 +281,134 @@ def test_a_key_of_another_type_harms_no_other_name(
     make_queues: Make, name: Address, client: library.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     queues, other = make_queues(), Address(name.twin, "@other")
-    client.set(name.stream_key(), "text")
+    client.set(key_of(name, "info"), "text")
     bad, good = queues.open_shared(name, nothing), queues.open_shared(other, nothing)
     assert bad.take(1) == []
     put(queues, other, "0")
     assert data(good, 1) == [b"0"]
-    wait_for(lambda: "is not a stream" in caplog.text, WAIT)
+    wait_for(lambda: "is not the queue of a name" in caplog.text, WAIT)
+
+
+# Round trips
+
+
+def test_what_is_wanted_is_taken_in_the_step_that_adds_it(
+    make_queues: Make, name: Address, client: library.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No further round trip, and no bell that wakes other relays for nothing."""
+    monkeypatch.setattr(redis_shared, "LOOK", 1000.0)
+    queues = make_queues()
+    mailbox = queues.open_shared(name, nothing)
+    assert mailbox.take(3) == []
+    wait_for(lambda: not mailbox.waiting(), WAIT)
+    rung = client.xlen(BELL)
+    put(queues, name, "0", "1")
+    assert [each.data for each in mailbox.take(3)] == [b"0", b"1"]
+    assert client.xlen(BELL) == rung
+    put(queues, name, "2")
+    assert client.xlen(BELL) == rung
+    put(queues, name, "3")  # what was wanted is there
+    assert client.xlen(BELL) == rung + 1
+    assert data(mailbox, 2) == [b"2", b"3"]
+
+
+def test_scripts_that_redis_has_forgotten_are_sent_again(
+    make_queues: Make, name: Address, client: library.Redis
+) -> None:
+    queues = make_queues()
+    mailbox = queues.open_shared(name, nothing)
+    put(queues, name, "0")
+    assert ack_all(mailbox, 1) == [b"0"]
+    client.script_flush()
+    put(queues, name, "1")
+    assert ack_all(mailbox, 1) == [b"1"]
+    wait_for(lambda: left(client, name) == 0, WAIT)
+
+
+# Fair shares
+
+
+def test_twins_take_turns(make_queues: Make, name: Address) -> None:
+    first, second = make_queues(), make_queues()
+    put(first, name, *numbers(20), source=1)
+    put(second, name, "a", "b", source=2)
+    put(first, name, "x", source=3)
+    mailbox = second.open_shared(name, nothing)
+    assert data(mailbox, 6) == [b"0", b"a", b"x", b"1", b"b", b"2"]
+
+
+def test_who_comes_later_waits_for_no_more_than_a_round(make_queues: Make, name: Address) -> None:
+    queues = make_queues()
+    put(queues, name, *numbers(20), source=1)
+    mailbox = queues.open_shared(name, nothing)
+    assert data(mailbox, 5) == encoded(numbers(5))
+    put(queues, name, "a", "b", source=2)
+    assert data(mailbox, 4) == [b"5", b"a", b"6", b"b"]
+
+
+def test_what_is_given_back_has_the_place_that_it_had(make_queues: Make, name: Address) -> None:
+    one, other = make_queues(), make_queues()
+    put(one, name, *numbers(6), source=1)
+    put(one, name, "a", source=2)
+    mailbox = one.open_shared(name, nothing)
+    assert data(mailbox, 3) == [b"0", b"a", b"1"]
+    put(one, name, "b", source=2)
+    mailbox.close()
+    wait_for(lambda: data(other.open_shared(name, nothing), 5) == [b"0", b"a", b"1", b"2", b"b"])
+
+
+def test_a_twin_has_no_more_than_its_share(
+    make_bounded: Callable[[NameBounds], RedisQueues], name: Address, client: library.Redis
+) -> None:
+    queues = make_bounded(NameBounds(of_twin=2, in_all=3))
+    put(queues, name, "0", "1", source=1)
+    with pytest.raises(QueueFull, match="twin 1 has as many requests in the queue of 'billing'"):
+        put(queues, name, "2", source=1)
+    put(queues, name, "a", source=2)
+    with pytest.raises(QueueFull, match="all twins together have as many requests") as caught:
+        put(queues, name, "b", source=2)
+    assert (caught.value.code, caught.value.retry_safe) == (429, True)
+    mailbox = queues.open_shared(name, nothing)
+    assert ack_all(mailbox, 3) == [b"0", b"a", b"1"]
+    wait_for(lambda: not left(client, name), WAIT)
+    put(queues, name, "2", "3", source=1)
+    assert ack_all(mailbox, 2) == [b"2", b"3"]
+
+
+def test_bytes_are_bounded_too_but_for_a_single_request(
+    make_bounded: Callable[[NameBounds], RedisQueues], name: Address
+) -> None:
+    queues = make_bounded(NameBounds(twin_bytes=10, all_bytes=30))
+    put(queues, name, "x" * 25, source=1)
+    with pytest.raises(QueueFull, match="twin 1"):
+        put(queues, name, "x", source=1)
+    put(queues, name, "y" * 5, source=2)
+    with pytest.raises(QueueFull, match="all twins"):
+        put(queues, name, "y" * 5, source=2)
+
+
+def test_what_has_run_out_takes_no_room(
+    make_bounded: Callable[[NameBounds], RedisQueues], name: Address
+) -> None:
+    queues = make_bounded(NameBounds(of_twin=2))
+    for text in ("0", "1"):
+        queues.put(name, text.encode(), 1, Deadline(WAIT), 1)
+    put(queues, name, "2", source=1)
+    assert data(queues.open_shared(name, nothing), 1) == [b"2"]
+
+
+def test_nothing_is_left_in_redis_when_all_is_answered(
+    make_queues: Make, name: Address, client: library.Redis
+) -> None:
+    queues = make_queues()
+    mailbox = queues.open_shared(name, nothing)
+    for source in (1, 2):
+        put(queues, name, *numbers(3), source=source)
+    keys = client.keys(rounds_key(name) + b":*")
+    assert keys
+    assert all(0 < client.ttl(each) <= LIFE for each in keys)
+    assert len(ack_all(mailbox, 6)) == 6
+    wait_for(lambda: not client.keys(rounds_key(name) + b":*"), WAIT)
 
 
 @pytest.fixture
@@ -286,5 +429,22 @@ def test_reading_goes_on_when_redis_comes_back(own_server: RedisServer, name: Ad
         own_server.start()
         put(queues, name, "1")
         assert ack_all(mailbox, 1) == [b"1"]
+    finally:
+        queues.close(Deadline(WAIT))
+
+
+def test_a_queue_is_not_empty_before_redis_says_so(own_server: RedisServer, name: Address) -> None:
+    queues = RedisQueues(own_server.client())
+    try:
+        put(queues, name, "0")
+        own_server.kill()
+        mailbox = queues.open_shared(name, nothing)
+        assert mailbox.take(1) == []
+        wait_for(lambda: queues.trouble() is not None, WAIT)
+        assert mailbox.waiting()
+        own_server.start()
+        assert ack_all(mailbox, 1) == [b"0"]
+        assert mailbox.take(1) == []
+        wait_for(lambda: not mailbox.waiting(), WAIT)
     finally:
         queues.close(Deadline(WAIT))

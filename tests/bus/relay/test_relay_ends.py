@@ -289,7 +289,9 @@ def test_two_twins_that_write_and_do_not_read_do_not_hang_the_relay() -> None:
 class NoQueues(MemoryQueues):
     """Take nothing."""
 
-    def put(self, address: Address, data: bytes, expires_at: int, deadline: Deadline) -> None:
+    def put(
+        self, address: Address, data: bytes, expires_at: int, deadline: Deadline, source: int = 0
+    ) -> None:
         raise QueueUnavailable("no queue today")
 
 
@@ -340,8 +342,8 @@ class LostQueues(NoQueues):
 class LostDurableQueues(LostQueues, DurableQueues):
     """Be the same, where each envelope is queued before it is sent."""
 
-    def begin(self, address: Address, data: bytes, expires_at: int) -> Put:
-        return Put(address, data)
+    def begin(self, address: Address, data: bytes, expires_at: int, source: int = 0) -> Put:
+        return Put(address, data, expires_at, source)
 
     def finish(self, puts: Sequence[Put], deadline: Deadline) -> None:
         for put in puts:

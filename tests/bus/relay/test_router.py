@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from wsmux.bus.relay.router import (
     EXPIRED,
+    FULL,
     LIMITED,
     MISSING_DESTINATION,
     NO_RELAYS,
@@ -222,7 +223,7 @@ def test_errors_are_those_of_the_known_relay(row: dict[str, str]) -> None:
 
 def test_every_error_of_the_known_relay_has_a_name_here() -> None:
     texts = {row["message"] for row in RELAY_ROWS}
-    assert texts == REASONS - {EXPIRED, NOBODY}
+    assert texts == REASONS - {EXPIRED, FULL, NOBODY}
     assert LIMITED in texts
 
 

@@ -49,9 +49,9 @@ class Taker:
         self.mailbox.close()
 
 
-def put(queues: RedisQueues, address: Address, *texts: str) -> None:
+def put(queues: RedisQueues, address: Address, *texts: str, source: int = 0) -> None:
     for text in texts:
-        queues.put(address, text.encode(), 2**40, Deadline(WAIT))
+        queues.put(address, text.encode(), 2**40, Deadline(WAIT), source)
 
 
 def numbers(stop: int, start: int = 0) -> list[str]:

@@ -20,7 +20,7 @@ from http import HTTPStatus
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ..errors import BadMessage, BusError
+from ..errors import TOO_MANY, BadMessage, BusError
 from ..relay.rate_limiter import Limiter, NoLimit
 from ..relay.router import LIMITED, NOBODY, OFFLINE, UNKNOWN_TWIN
 from ..twins.records import Twin, TwinDirectory
@@ -66,9 +66,9 @@ class FederationInbound:
         domains: the domains of this relay.
         is_connected: returns whether a session is connected here, or a name may be called here;
             for an envelope that fails fast if the second argument is true.
-        deliver: delivers the bytes of an envelope, which expires at the given Unix second, to a
-            session of this relay, connected or not; raises ``BusError`` if it neither sent nor
-            queued them.
+        deliver: delivers the bytes of an envelope, which expires at the given Unix second and is of
+            the given twin, to a session of this relay, connected or not; raises ``BusError`` if it
+            neither sent nor queued them, with code 429 for a bound of the queue.
         limiter: limits what each source sends through other relays; owned by this object.
         clock: returns Unix seconds.
     """
@@ -78,7 +78,7 @@ class FederationInbound:
         twins: TwinDirectory,
         domains: Collection[str],
         is_connected: Callable[[Address, bool], bool],
-        deliver: Callable[[Address, bytes, int], object],
+        deliver: Callable[[Address, bytes, int, int], object],
         *,
         limiter: Limiter | None = None,
         clock: Callable[[], float] = time.time,
@@ -195,10 +195,12 @@ class FederationInbound:
         accepted = False
         try:
             self._check_destination(envelope, destination, deadline)
-            self._deliver(destination, data, end)
+            self._deliver(destination, data, end, source.id)
             accepted = True
         except BusError as error:
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message) from error
+            full = error.code == TOO_MANY
+            status = HTTPStatus.TOO_MANY_REQUESTS if full else HTTPStatus.SERVICE_UNAVAILABLE
+            raise _Refused(status, error.message) from error
         finally:
             with self._lock:
                 self._under_way.discard(envelope.signature)

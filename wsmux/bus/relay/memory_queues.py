@@ -2,24 +2,37 @@
 
 One lock guards everything. It is held only for operations on dictionaries and deques; sessions are
 woken after its release. When all queues together exceed their bound, the largest loses its older
-half, so flooding a queue affects that queue alone.
+half, so flooding a queue affects that queue alone. Those of names lose nothing: they refuse what is
+beyond their bounds, and take half of all bytes at most.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ...config import MIB
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ..wire.address import Address
-from .queues import LIFE, MAX_QUEUED, Mailbox, QueuedEnvelope, QueueUnavailable, SessionQueues
+from ..wire.names import is_reserved
+from .queues import (
+    LIFE,
+    MAX_QUEUED,
+    Mailbox,
+    NameBounds,
+    QueuedEnvelope,
+    QueueFull,
+    QueueUnavailable,
+    SessionQueues,
+    SharedMailbox,
+)
 
 __all__ = ["MemoryQueues"]
 
@@ -35,28 +48,118 @@ SWEEP = 60.0
 
 @dataclass(slots=True)
 class _Kept:
-    """Hold one envelope; ``until`` is when it is discarded, in Unix seconds."""
+    """Hold one envelope.
+
+    Attributes:
+        entry: the envelope and its id.
+        until: when it is discarded, in Unix seconds.
+        size: the bytes that it counts for.
+        source: whose it is, in the queue of a name.
+        place: the round in which it is served, and a number that grows with each envelope.
+    """
 
     entry: QueuedEnvelope
     until: float
     size: int
+    source: int
+    place: tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Queue:
-    """Hold the entries of one session; those in ``taken`` precede those in ``waiting``."""
+class _Share:
+    """Count what a queue has of one source; ``round`` is that of its last entry."""
 
-    waiting: deque[_Kept] = field(default_factory=deque)
-    taken: dict[str, _Kept] = field(default_factory=dict)
+    count: int = 0
     size: int = 0
-    mailbox: _MemoryMailbox | None = None
+    round: int = 0
 
-    def drop_oldest(self) -> int:
-        """Drop the oldest entry; return its size."""
+
+class _Queue:
+    """Hold the entries of a session or name, in rounds of one entry of each source.
+
+    Those of a session have one source, so their order is that of their arrival.
+
+    Attributes:
+        taken: by their ids, what mailboxes have and have not acknowledged.
+        size: the bytes of all entries.
+        mailbox: who may take.
+        shares: what there is of each source.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[str, _Kept] = {}
+        self.size = 0
+        self.mailbox: _MemoryMailbox | None = None
+        self.shares: dict[int, _Share] = {}
+        self._waiting: list[tuple[tuple[int, int], _Kept]] = []  # a heap
+        self._served = 0  # the last round of which an entry was taken
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self.taken)
+
+    def waiting(self) -> int:
+        """Return how many entries no mailbox has."""
+        return len(self._waiting)
+
+    def add(self, serial: int, data: bytes, until: float, size: int, source: int) -> None:
+        """Add an envelope, as the last one of its source."""
+        share = self.shares.setdefault(source, _Share())
+        share.count += 1
+        share.size += size
+        share.round = max(share.round, self._served) + 1
+        self.size += size
+        kept = _Kept(QueuedEnvelope(str(serial), data), until, size, source, (share.round, serial))
+        self._wait(kept)
+
+    def take(self, limit: int) -> list[QueuedEnvelope]:
+        """Return the next entries, and remember them as taken."""
+        taken = [self._pop() for _ in range(min(limit, len(self._waiting)))]
+        self.taken |= {each.entry.id: each for each in taken}
+        return [each.entry for each in taken]
+
+    def give_back(self, ids: Iterable[str]) -> None:
+        """Let what was taken wait again, where it was."""
+        for each in ids:
+            kept = self.taken.pop(each, None)
+            if kept is not None:
+                self._wait(kept)
+
+    def ack(self, ids: Iterable[str]) -> None:
+        """Remove what was taken and is delivered."""
+        for each in ids:
+            kept = self.taken.pop(each, None)
+            if kept is not None:
+                self._forget(kept)
+
+    def discard(self, now: float) -> None:
+        """Remove what waits and has run out."""
+        over = [kept for _, kept in self._waiting if kept.until <= now]
+        if over:
+            self._waiting = [each for each in self._waiting if each[1].until > now]
+            heapq.heapify(self._waiting)
+        for kept in over:
+            self._forget(kept)
+
+    def drop_oldest(self) -> None:
+        """Remove the oldest entry."""
         oldest = next(iter(self.taken), None)
-        kept = self.waiting.popleft() if oldest is None else self.taken.pop(oldest)
+        self._forget(self._pop() if oldest is None else self.taken.pop(oldest))
+
+    def _wait(self, kept: _Kept) -> None:
+        heapq.heappush(self._waiting, (kept.place, kept))
+
+    def _pop(self) -> _Kept:
+        _, kept = heapq.heappop(self._waiting)
+        self._served = max(self._served, kept.place[0])
+        return kept
+
+    def _forget(self, kept: _Kept) -> None:
+        share = self.shares[kept.source]
+        share.count -= 1
+        share.size -= kept.size
+        if not share.count:
+            del self.shares[kept.source]
         self.size -= kept.size
-        return kept.size
 
 
 class MemoryQueues(SessionQueues):
@@ -65,6 +168,7 @@ class MemoryQueues(SessionQueues):
     Args:
         max_bytes: bytes of all queues together.
         max_queued: entries of one session.
+        name_bounds: those of a name.
         life: the maximum number of seconds that an entry is kept.
         clock: returns Unix seconds.
 
@@ -77,16 +181,19 @@ class MemoryQueues(SessionQueues):
         *,
         max_bytes: int = MAX_BYTES,
         max_queued: int = MAX_QUEUED,
+        name_bounds: NameBounds | None = None,
         life: float = LIFE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.dropped = 0
         self._max_bytes, self._max_queued = max_bytes, max_queued
+        self._name_bounds = name_bounds or NameBounds()
         self._life = life
         self._clock = clock
         self._lock = threading.Lock()
         self._queues: dict[Address, _Queue] = {}
         self._bytes = 0
+        self._name_bytes = 0  # of these, those of names
         self._swept = -math.inf
         self._serial = itertools.count(1)
         self._closed = False
@@ -102,34 +209,43 @@ class MemoryQueues(SessionQueues):
         self._closed = True
 
     def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+        return self._opened(address, wake)
+
+    def open_shared(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
+        return self._opened(address, wake)
+
+    def _opened(self, address: Address, wake: Callable[[], None]) -> _MemoryMailbox:
         mailbox = _MemoryMailbox(self, address, wake)
         with self._lock:
             queue = self._queues.setdefault(address, _Queue())
             queue.mailbox = mailbox
-            queue.waiting.extendleft(reversed(queue.taken.values()))
-            queue.taken.clear()
+            queue.give_back(list(queue.taken))
         wake()
         return mailbox
 
-    def put(self, address: Address, data: bytes, expires_at: int, deadline: Deadline) -> None:
+    def put(
+        self, address: Address, data: bytes, expires_at: int, deadline: Deadline, source: int = 0
+    ) -> None:
         now = self._clock()
         size = len(data) + OVERHEAD
         if size > self._max_bytes:
             raise QueueUnavailable(
                 f"an envelope of {len(data)} bytes is above the limit of all queues"
             )
+        of_name = is_reserved(address.session)
         with self._lock:
             if self._closed:
                 raise QueueUnavailable("the queues are closed")
             self._sweep_locked(now)
+            if of_name:
+                self._check_room_locked(address, source, size, now)
             queue = self._queues.setdefault(address, _Queue())
-            entry = QueuedEnvelope(str(next(self._serial)), data)
-            queue.waiting.append(_Kept(entry, min(expires_at, now + self._life), size))
-            queue.size += size
-            self._bytes += size
-            if len(queue.waiting) + len(queue.taken) > self._max_queued:
-                self._drop_locked(queue)
-            if self._bytes > self._max_bytes:
+            with self._counted_locked(address, queue):
+                until = min(expires_at, now + self._life)
+                queue.add(next(self._serial), data, until, size, source if of_name else 0)
+            if not of_name and len(queue) > self._max_queued:
+                self._drop_locked(address, queue)
+            if not of_name:
                 self._make_room_locked()
             mailbox = queue.mailbox
         if mailbox is not None:
@@ -142,18 +258,59 @@ class MemoryQueues(SessionQueues):
         with self._lock:
             self._closed = True
             self._queues.clear()
-            self._bytes = 0
+            self._bytes = self._name_bytes = 0
 
-    def _drop_locked(self, queue: _Queue) -> None:
-        self._bytes -= queue.drop_oldest()
+    @contextmanager
+    def _counted_locked(self, address: Address, queue: _Queue) -> Iterator[None]:
+        """Count by how much a queue grows or shrinks meanwhile."""
+        before = queue.size
+        try:
+            yield
+        finally:
+            grown = queue.size - before
+            self._bytes += grown
+            if is_reserved(address.session):
+                self._name_bytes += grown
+
+    def _check_room_locked(self, address: Address, source: int, size: int, now: float) -> None:
+        """Refuse what is beyond a bound of a name even without what has run out."""
+        queue = self._queues.get(address)
+        if self._full_locked(address, queue, source, size) is not None and queue is not None:
+            with self._counted_locked(address, queue):
+                queue.discard(now)
+        refusal = self._full_locked(address, queue, source, size)
+        if refusal is not None:
+            raise refusal
+
+    def _full_locked(
+        self, address: Address, queue: _Queue | None, source: int, size: int
+    ) -> QueueFull | None:
+        bounds = self._name_bounds
+        share = _Share() if queue is None else queue.shares.get(source, _Share())
+        if share.count >= bounds.of_twin or (share.size and share.size + size > bounds.twin_bytes):
+            return bounds.twin_full(address, source)
+        count, held = (0, 0) if queue is None else (len(queue), queue.size)
+        if count >= bounds.in_all or (held and held + size > bounds.all_bytes):
+            return bounds.all_full(address)
+        most = self._max_bytes // 2
+        if self._name_bytes + size > most:
+            return QueueFull(f"the queues of all names have {most} bytes, as many as they may")
+        return None
+
+    def _drop_locked(self, address: Address, queue: _Queue) -> None:
+        with self._counted_locked(address, queue):
+            queue.drop_oldest()
         self.dropped += 1
 
     def _make_room_locked(self) -> None:
-        """Halve the largest queue until the total is within its bound."""
+        """Halve the largest queue of a session until the total is within its bound."""
         while self._bytes > self._max_bytes:
-            largest = max(self._queues.values(), key=lambda queue: queue.size)
-            for _ in range(max(1, (len(largest.waiting) + len(largest.taken)) // 2)):
-                self._drop_locked(largest)
+            address, largest = max(
+                (each for each in self._queues.items() if not is_reserved(each[0].session)),
+                key=lambda each: each[1].size,
+            )
+            for _ in range(max(1, len(largest) // 2)):
+                self._drop_locked(address, largest)
 
     def _sweep_locked(self, now: float) -> None:
         """Discard expired entries of disconnected sessions."""
@@ -162,14 +319,12 @@ class MemoryQueues(SessionQueues):
         self._swept = now
         for address, queue in list(self._queues.items()):
             if queue.mailbox is None:
-                kept = deque(each for each in queue.waiting if each.until > now)
-                self._bytes -= queue.size
-                queue.waiting, queue.size = kept, sum(each.size for each in kept)
-                self._bytes += queue.size
+                with self._counted_locked(address, queue):
+                    queue.discard(now)
                 self._forget_locked(address, queue)
 
     def _forget_locked(self, address: Address, queue: _Queue) -> None:
-        if queue.mailbox is None and not queue.waiting:
+        if queue.mailbox is None and not queue.waiting():
             self._queues.pop(address, None)
 
     # Called by mailboxes
@@ -179,36 +334,36 @@ class MemoryQueues(SessionQueues):
             queue = self._queues.get(mailbox.address)
             if queue is None or queue.mailbox is not mailbox:
                 return []
-            kept = [queue.waiting.popleft() for _ in range(min(limit, len(queue.waiting)))]
-            queue.taken |= {each.entry.id: each for each in kept}
-            return [each.entry for each in kept]
+            return queue.take(limit)
 
     def _waiting(self, mailbox: _MemoryMailbox) -> bool:
         with self._lock:
             queue = self._queues.get(mailbox.address)
-            return queue is not None and queue.mailbox is mailbox and bool(queue.waiting)
+            return queue is not None and queue.mailbox is mailbox and queue.waiting() > 0
 
     def _ack(self, mailbox: _MemoryMailbox, ids: Iterable[str]) -> None:
         with self._lock:
             queue = self._queues.get(mailbox.address)
-            if queue is None:
-                return
-            delivered = [queue.taken.pop(each) for each in ids if each in queue.taken]
-            size = sum(each.size for each in delivered)
-            queue.size -= size
-            self._bytes -= size
+            if queue is not None:
+                with self._counted_locked(mailbox.address, queue):
+                    queue.ack(ids)
+
+    def _give_back(self, mailbox: _MemoryMailbox, ids: Iterable[str]) -> None:
+        with self._lock:
+            queue = self._queues.get(mailbox.address)
+            if queue is not None and queue.mailbox is mailbox:
+                queue.give_back(ids)
 
     def _closed_by(self, mailbox: _MemoryMailbox) -> None:
         with self._lock:
             queue = self._queues.get(mailbox.address)
             if queue is not None and queue.mailbox is mailbox:
                 queue.mailbox = None
-                queue.waiting.extendleft(reversed(queue.taken.values()))
-                queue.taken.clear()
+                queue.give_back(list(queue.taken))
                 self._forget_locked(mailbox.address, queue)
 
 
-class _MemoryMailbox(Mailbox):
+class _MemoryMailbox(SharedMailbox):
     """Give a connection access to its session's queue."""
 
     def __init__(self, queues: MemoryQueues, address: Address, wake: Callable[[], None]) -> None:
@@ -224,6 +379,9 @@ class _MemoryMailbox(Mailbox):
 
     def ack(self, ids: Iterable[str]) -> None:
         self._queues._ack(self, ids)
+
+    def give_back(self, ids: Iterable[str]) -> None:
+        self._queues._give_back(self, ids)
 
     def close(self) -> None:
         self._queues._closed_by(self)

@@ -4,7 +4,8 @@ What an entry can be:
 
 - *waiting*: no worker has it;
 - *in flight*: one worker has it, and counts it against its bound;
-- gone: it was answered, or it has expired, or it was a copy of one that is here.
+- gone: it was answered, or it has expired, or it was a copy of one that is here, or it was
+  *withdrawn*, since no worker had room for it: others may have it then.
 
 What a worker can be:
 
@@ -24,13 +25,14 @@ import itertools
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..wire.address import Address
 
 __all__ = ["Dispatcher", "Entry", "Handing", "Key"]
 
-# Who answered what, to give a copy of a request to whoever can answer it again without running it.
+# Who answered what, to give a copy of a request to whoever can answer it again without running it;
+# as many that were handed before they were withdrawn.
 REMEMBERED = 1024
 
 # The requester and the uid of a request, which its answer repeats.
@@ -98,6 +100,7 @@ class Dispatcher:
         self._waiting: deque[Entry] = deque()
         self._entries: dict[Key, Entry] = {}
         self._answered: OrderedDict[Key, Hashable] = OrderedDict()
+        self._handed: OrderedDict[Key, None] = OrderedDict()  # and withdrawn
         self._serial = itertools.count(1)
 
     def __len__(self) -> int:
@@ -151,6 +154,8 @@ class Dispatcher:
         if entry.key in self._entries:
             return False
         entry.serial = next(self._serial)
+        if entry.key in self._handed:
+            entry.handed = 1
         self._entries[entry.key] = entry
         self._waiting.append(entry)
         self.bytes += len(entry.data)
@@ -202,10 +207,8 @@ class Dispatcher:
         if answerer is not None:
             answerer.late = False
         entry = self._remove(key)
-        if entry is not None:
-            self._answered[key] = by
-            if len(self._answered) > REMEMBERED:
-                self._answered.popitem(last=False)
+        if entry is not None or key in self._handed:
+            _remember(self._answered, key, by)
         return entry
 
     def expire(self, now: float) -> list[Entry]:
@@ -217,11 +220,16 @@ class Dispatcher:
             self._remove(entry.key)
         return over
 
-    def clear(self) -> None:
-        """Forget every entry; for when there is no worker."""
-        self._entries.clear()
-        self._waiting.clear()
-        self.bytes = 0
+    def withdraw(self) -> list[Entry]:
+        """Remove and return what waits, unless a worker has room."""
+        if any(each.room() for each in self._workers.values()):
+            return []
+        back = list(self._waiting)
+        for entry in back:
+            self._remove(entry.key)
+            if entry.handed:
+                _remember(self._handed, entry.key, None)
+        return back
 
     def _choose(self, entry: Entry) -> _Worker | None:
         before = self._workers.get(self._answered.get(entry.key))
@@ -252,3 +260,9 @@ class Dispatcher:
     def _forget_if_done(self, worker: _Worker) -> None:
         if worker.leaving and not worker.in_flight:
             self._workers.pop(worker.name, None)
+
+
+def _remember(known: OrderedDict[Key, Any], key: Key, value: object) -> None:
+    known[key] = value
+    if len(known) > REMEMBERED:
+        known.popitem(last=False)

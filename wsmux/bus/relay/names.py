@@ -1,10 +1,12 @@
 """Hand the requests to names to the workers that have joined.
 
-The requests to a name wait in a queue as those to a session do, with the same bounds. A relay at
-which workers of the name have joined opens its mailbox, takes as many entries as the workers have
-room for, and hands them on in turn (see ``name_dispatch``). An entry leaves the queue when an
-answer with its uid passes this relay, from any session of the owner, or when it expires. Until then
-it is handed to the next worker when the connection of the one that has it ends.
+The requests to a name wait in a queue, where the twins that call it take turns (see ``queues``). A
+relay at which workers of the name have joined opens its mailbox, takes as many entries as the
+workers have room for, and hands them on in turn (see ``name_dispatch``). An entry leaves the queue
+when an answer with its uid passes this relay, from any session of the owner, or when it expires.
+Until then it is handed to the next worker when the connection of the one that has it ends. What no
+worker here has room for goes back into the queue, for workers at other relays: at once if all that
+are left are leaving, or within two seconds.
 
 Threads and locks. What is to be handed is sent by the thread that made it possible: that which
 queued a request, or that of a connection whose worker answered, left or has room again. One thread,
@@ -36,7 +38,7 @@ from .control import Asked, Control, Refusal
 from .metrics import RelayMetrics
 from .name_dispatch import Dispatcher, Entry
 from .name_store import MemoryNames, NameStore, taken
-from .queues import LIFE, DurableQueues, Mailbox, SessionQueues
+from .queues import LIFE, DurableQueues, SessionQueues, SharedMailbox
 from .sessions import Session
 
 __all__ = ["AT_ONCE", "MAX_AT_ONCE", "Names", "nobody"]
@@ -61,12 +63,20 @@ _log = logger("wsmux.bus")
 
 @dataclass(slots=True, eq=False)
 class _Name:
-    """Hold a name with workers at this relay."""
+    """Hold a name with workers at this relay.
+
+    Attributes:
+        name, address: the name, and the address of its queue.
+        dispatcher: shares what was taken among the workers.
+        mailbox: gives what waits in the queue; ``None`` until it is open.
+        refusing: whether that is answered now, since all workers are leaving.
+    """
 
     name: str
     address: Address
     dispatcher: Dispatcher = field(default_factory=Dispatcher)
-    mailbox: Mailbox | None = None
+    mailbox: SharedMailbox | None = None
+    refusing: bool = False
 
 
 class Names:
@@ -297,13 +307,18 @@ class Names:
         with self._opens:
             if known.mailbox is not None:
                 return
-            mailbox = self._queues.open_shared(known.address, lambda: self._pump(known))
+            mailbox = self._queues.open_shared(known.address, lambda: self._woken(known))
             with self._lock:
                 current = self._names.get(known.address) is known
                 if current:
                     known.mailbox = mailbox
             if not current:
                 mailbox.close()
+
+    def _woken(self, known: _Name) -> None:
+        if known.refusing:
+            self._more.set()
+        self._pump(known)
 
     def _pump(self, known: _Name) -> None:
         """Hand what can be handed."""
@@ -330,7 +345,7 @@ class Names:
     def _take_locked(self, known: _Name, expired: list[Envelope]) -> None:
         """Take from the queue what workers have room for."""
         mailbox, dispatcher = known.mailbox, known.dispatcher
-        if mailbox is None:
+        if mailbox is None or known.refusing:
             return
         done: list[str] = []
         now = self._now()
@@ -365,16 +380,26 @@ class Names:
             mailbox.ack(done)
 
     def _settled_locked(self, known: _Name) -> None:
-        """Give up the queue of a name that has no worker here any more."""
-        if known.dispatcher.any_worker() or self._names.get(known.address) is not known:
+        """Give up the queue of a name that has no worker here any more, or none that stays."""
+        dispatcher = known.dispatcher
+        if dispatcher.workers() or self._names.get(known.address) is not known:
+            return
+        self._give_back_locked(known)
+        if known.address not in self._ending:
+            self._ending[known.address] = self._now() + self._store.grace
+            self._some.notify_all()
+        if dispatcher.any_worker():
             return
         del self._names[known.address]
-        known.dispatcher.clear()  # all of it is in the queue
         mailbox, known.mailbox = known.mailbox, None
         if mailbox is not None:
             mailbox.close()
-        self._ending[known.address] = self._now() + self._store.grace
-        self._some.notify_all()
+
+    def _give_back_locked(self, known: _Name) -> None:
+        """Give back what waits here without a worker that has room."""
+        back = known.dispatcher.withdraw()
+        if back and known.mailbox is not None:
+            known.mailbox.give_back([each.id for each in back])
 
     def _sum(self, count: Callable[[_Name], int]) -> float:
         with self._lock:
@@ -396,7 +421,7 @@ class Names:
                 names = list(self._names.values())
             try:
                 for known in names:
-                    self._expire(known)
+                    self._look_after(known)
                 self._store.keep()
                 self._end_names()
             except BusError as error:
@@ -404,12 +429,13 @@ class Names:
             except Exception:
                 _log.exception("the names of this relay were not looked after")
 
-    def _expire(self, known: _Name) -> None:
-        """Remove what has expired, of which some was never handed."""
+    def _look_after(self, known: _Name) -> None:
+        """Remove what has expired, of which some was never handed, and give back what waits."""
         with self._lock:
             over = known.dispatcher.expire(self._now())
             if over and known.mailbox is not None:
                 known.mailbox.ack(each.id for each in over)
+            self._give_back_locked(known)
             self._settled_locked(known)
         for entry in over:
             if not entry.handed:
@@ -446,35 +472,54 @@ class Names:
     def _refuse_waiting(self, address: Address) -> bool:
         """Answer what waits in the queue of a name whose claim is over, for ``DRAIN_TIME`` at most.
 
-        Return whether nothing waited any more, or the name was claimed again.
+        Return whether nothing waits any more, or the name was claimed again. What a store that
+        stalls does not say is not that nothing waits.
         """
+        with self._opens:
+            with self._lock:
+                known = self._names.get(address)
+                if known is not None and (known.dispatcher.workers() or known.mailbox is None):
+                    return True  # it was claimed again, or is given up with the last that leaves
+                if known is not None:
+                    known.refusing = True
+            if known is None or known.mailbox is None:
+                mailbox = self._queues.open_shared(address, self._more.set)
+            else:
+                mailbox = known.mailbox  # those that leave have what they answer from it
+        try:
+            nothing_left = self._refuse_from(mailbox, address)
+            # If the last that was leaving has gone meanwhile, the mailbox was closed.
+            return nothing_left and (known is None or known.mailbox is mailbox)
+        finally:
+            if known is None:
+                mailbox.close()
+            else:
+                with self._lock:
+                    known.refusing = False
+                self._pump(known)
+
+    def _refuse_from(self, mailbox: SharedMailbox, address: Address) -> bool:
         gone = f"the workers of the name {name_of(address)!r} have gone, and none has come again"
         deadline = Deadline(DRAIN_TIME)
         durable = isinstance(self._queues, DurableQueues)
-        with self._opens:
-            if address in self._names:
-                return True  # it was claimed again
-            mailbox = self._queues.open_shared(address, self._more.set)
         any_taken = False
-        try:
-            while not (self._closed or deadline.expired()):
-                self._more.clear()
-                taken = mailbox.take(TAKEN)
-                if taken:
-                    any_taken = True
-                    # A request is queued only after a claim was seen, which is seen here, too.
-                    if self._look(address) is not None:
-                        return True  # closing gives back what was taken
-                    mailbox.ack([each.id for each in taken])
-                    for each in taken:
-                        self._tell_failed(parse(each.data), WORKERS_GONE, gone)
-                elif not durable or self._closed:
-                    break
-                else:
-                    self._more.wait(deadline.remaining())
-        finally:
-            mailbox.close()
-        return not any_taken
+        while not (self._closed or deadline.expired()):
+            self._more.clear()
+            taken = mailbox.take(TAKEN)
+            if taken:
+                any_taken = True
+                # A request is queued only after a claim was seen, which is seen here, too.
+                if self._look(address) is not None:
+                    mailbox.give_back([each.id for each in taken])
+                    return True
+                mailbox.ack([each.id for each in taken])
+                for each in taken:
+                    self._tell_failed(parse(each.data), WORKERS_GONE, gone)
+            elif not durable or self._closed:
+                break
+            else:
+                self._more.wait(deadline.remaining())
+        return not (any_taken or mailbox.waiting())
 
 
 def nobody(name: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
 from ...runtime.hints import how_to_install
 
 try:
     import redis
     from redis.backoff import NoBackoff
-    from redis.exceptions import ResponseError
+    from redis.exceptions import NoScriptError, ResponseError
     from redis.retry import Retry
 except ImportError as error:
     raise ImportError(f"wsmux.bus needs redis: {how_to_install('bus')}") from error
@@ -20,6 +25,7 @@ __all__ = [
     "explain",
     "is_wrong_type",
     "redis_client",
+    "run_together",
 ]
 
 # Seconds to connect, to get a reply, and to get a free connection of the pool.
@@ -57,6 +63,43 @@ def redis_client(url: str, connections: int = CONNECTIONS) -> redis.Redis:
         retry=Retry(NoBackoff(), 0),  # its default sleeps for seconds; callers have deadlines
     )
     return redis.Redis.from_pool(pool)
+
+
+def run_together(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Run commands in one round trip, and return the result of each, or its error.
+
+    Of an ``EVAL``, Redis is sent the digest, and the text in another round trip if it does not know
+    it, as after its start.
+
+    Raises:
+        redis.RedisError, OSError: the connection failed; some commands may have run.
+    """
+    results = _send(client, [_by_digest(each) for each in commands])
+    unknown = [at for at, each in enumerate(results) if isinstance(each, NoScriptError)]
+    if unknown:
+        again = _send(client, [commands[at] for at in unknown])
+        for at, result in zip(unknown, again, strict=True):
+            results[at] = result
+    return results
+
+
+def _send(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    pipeline: Any = client.pipeline(transaction=False)
+    for each in commands:
+        pipeline.execute_command(*each)
+    results: list[Any] = pipeline.execute(raise_on_error=False)
+    return results
+
+
+def _by_digest(command: tuple[Any, ...]) -> tuple[Any, ...]:
+    if command[0] != "EVAL":
+        return command
+    return "EVALSHA", _digest(command[1]), *command[2:]
+
+
+@cache
+def _digest(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 def explain(error: Exception) -> str:

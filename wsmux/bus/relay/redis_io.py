@@ -18,7 +18,8 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread
-from .redis_client import FAILURES, ResponseError, cause, is_wrong_type
+from .redis_client import FAILURES, ResponseError, cause, is_wrong_type, run_together
+from .redis_rounds import acknowledge, is_rounds
 
 if TYPE_CHECKING:
     import redis
@@ -26,13 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BELL",
     "COUNT",
-    "FEW",
     "FIELD",
-    "GROUP",
-    "MANY_BYTES",
-    "RINGER",
-    "RUNG",
-    "SHARED_BELL",
     "Id",
     "Reader",
     "RetryPause",
@@ -47,18 +42,6 @@ FIELD = b"_"
 # Key prefix of the streams that wake readers, and seconds after which Redis drops an unused one.
 BELL = "wsmux:bell:"
 BELL_LIFE = 60
-
-# The group that relays form on the stream of a name; see ``redis_shared``.
-GROUP = "workers"
-
-# What the keys of such streams have between the twin and the name.
-SHARED = b":@"
-
-# The stream that tells all relays of what is new for names, its length, and the field that says who
-# has added it.
-SHARED_BELL = BELL + "names"
-RUNG = 1000
-RINGER = b"by"
 
 # Milliseconds that one read waits for entries; less than the reply timeout of a connection.
 BLOCK = 1000
@@ -202,15 +185,13 @@ class Writer:
             return {key: set(ids) for key, ids in self._deleting.items()}, bells
 
     def _write(self, deleted: dict[bytes, set[bytes]], bells: set[str]) -> None:
-        pipeline: Any = self._client.pipeline(transaction=False)
+        commands: list[tuple[Any, ...]] = []
         for bell in bells:
-            pipeline.xadd(bell, {FIELD: b""}, maxlen=1, approximate=False)
-            pipeline.expire(bell, BELL_LIFE)
+            commands.append(("XADD", bell, "MAXLEN", 1, "*", FIELD, b""))
+            commands.append(("EXPIRE", bell, BELL_LIFE))
         for key, ids in deleted.items():
-            pipeline.xdel(key, *ids)
-            if SHARED in key:
-                pipeline.xack(key, GROUP, *ids)
-        for result in pipeline.execute(raise_on_error=False):
+            commands.append(acknowledge(key, ids) if is_rounds(key) else ("XDEL", key, *ids))
+        for result in run_together(self._client, commands):
             if isinstance(result, Exception):
                 if not is_wrong_type(result):
                     raise result

@@ -7,7 +7,9 @@ that has come meanwhile. The lock of the queues guards what is pending; the turn
 it.
 
 One script for each session checks, in one step with adding, that nobody else has added to the
-stream after the last entry that this process knows. So the new entries need not be read back.
+stream after the last entry that this process knows. So the new entries need not be read back. What
+is for a name is added by another one, which also takes what the workers at this relay have room
+for; see ``redis_rounds``.
 """
 
 from __future__ import annotations
@@ -24,22 +26,14 @@ from ...runtime.parking import OneShotEvent
 from ..wire.address import Address
 from ..wire.names import is_reserved
 from .queues import LIFE, MAX_QUEUED, Put, QueueUnavailable
-from .redis_client import FAILURES, cause, explain, is_wrong_type
-from .redis_io import (
-    FIELD,
-    RINGER,
-    RUNG,
-    SHARED_BELL,
-    Report,
-    RetryPause,
-    parse_id,
-    show_id,
-)
+from .redis_client import FAILURES, cause, explain, is_wrong_type, run_together
+from .redis_io import FIELD, Report, RetryPause, parse_id, show_id
 
 if TYPE_CHECKING:
     import redis
 
     from .redis_io import Id
+    from .redis_shared import SharedMailboxes
 
 __all__ = ["Added", "Appender"]
 
@@ -58,20 +52,6 @@ for i = 2, #ARGV do
   told[i] = redis.call('XADD', KEYS[1], 'MAXLEN', '~', bound, '*', '{FIELD.decode()}', ARGV[i])
 end
 redis.call('EXPIRE', KEYS[1], {LIFE})
-return told
-"""
-
-# The same for the stream of a name. KEYS: also the bell. ARGV: who adds; the envelopes.
-ADD_SHARED = f"""
-local told = {{0}}
-for i = 2, #ARGV do
-  local bound = {MAX_QUEUED}
-  told[i] = redis.call('XADD', KEYS[1], 'MAXLEN', '~', bound, '*', '{FIELD.decode()}', ARGV[i])
-end
-redis.call('EXPIRE', KEYS[1], {LIFE})
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', {RUNG}, '*', '{FIELD.decode()}', KEYS[1],
-  '{RINGER.decode()}', ARGV[1])
-redis.call('EXPIRE', KEYS[2], {LIFE})
 return told
 """
 
@@ -102,8 +82,59 @@ class Known(Protocol):
         """Record new entries; return what wakes their session, if that is necessary."""
 
 
+class Adding(Protocol):
+    """Describe the puts to one session or name, on their way in one script.
+
+    Attributes:
+        puts: in their order.
+    """
+
+    puts: list[Put]
+
+    def command(self) -> tuple[Any, ...]:
+        """Return what runs the script; see ``run_together``."""
+
+    def added_locked(self, result: Any) -> Callable[[], None] | None:
+        """Record what the script has returned; return what is to be called, without the lock."""
+
+    def failed_locked(self) -> None:
+        """Record that the script may not have run."""
+
+
+class _ToSession:
+    """Add to the stream of a session; made with the lock held."""
+
+    def __init__(self, known: Known, address: Address, puts: list[Put]) -> None:
+        self.puts = puts
+        self._known = known
+        self._address = address
+        self._after = known.last_known_locked(address)
+
+    def command(self) -> tuple[Any, ...]:
+        shown = b"" if self._after is None else show_id(self._after)
+        envelopes = (put.data for put in self.puts)
+        return "EVAL", ADD, 1, self._address.stream_key(), shown, *envelopes
+
+    def added_locked(self, result: Any) -> Callable[[], None] | None:
+        unknown, *ids = result
+        entries = [(parse_id(each), put.data) for each, put in zip(ids, self.puts, strict=True)]
+        return self._known.added_locked(self._address, Added(self._after, bool(unknown), entries))
+
+    def failed_locked(self) -> None:
+        """Do nothing: the puts stay pending."""
+
+
 class Appender:
-    """Add envelopes; see the module for the threads."""
+    """Add envelopes; see the module for the threads.
+
+    Args:
+        client: made by ``redis_client``.
+        lock: the lock of the queues.
+        report: told of failures and successes.
+        known: the queues.
+        shared: adds what is for names.
+        closing: set when nothing is added any more.
+    """
 
     def __init__(
         self,
@@ -111,21 +142,20 @@ class Appender:
         lock: threading.Lock,
         report: Report,
         known: Known,
+        shared: SharedMailboxes,
         closing: OneShotEvent,
-        ringer: str,
     ) -> None:
-        self._ringer = ringer
         self._client = client
         self._lock = lock
         self._report = report
         self._known = known
+        self._shared = shared
         self._closing = closing
         self._turn = threading.Lock()
         self._pending: deque[Put] = deque()
 
-    def begin(self, address: Address, data: bytes) -> Put:
+    def begin(self, put: Put) -> Put:
         """Queue an envelope; it is added by a later ``finish``."""
-        put = Put(address, data)
         with self._lock:
             self._pending.append(put)
         return put
@@ -166,29 +196,31 @@ class Appender:
         """Add a batch of what is pending; return the failure for which some still are."""
         with self._lock:
             batch = self._next_locked()
-            after = {address: self._known.last_known_locked(address) for address in batch}
         left = batch
         failure: Exception | None = None
         results: list[Any] = []
         try:
-            results = self._send(batch, after)
-            left = {}
+            results = run_together(self._client, [each.command() for each in batch])
+            left = []
         except FAILURES as error:
             failure = error
         finally:
-            self._put_back(left)
-        for (address, puts), result in zip(batch.items(), results, strict=bool(results)):
+            for each in left:
+                self._not_added(each)
+        for each, result in zip(batch, results, strict=bool(results)):
             if not isinstance(result, Exception):
-                self._added(address, puts, after[address], result, wakes)
+                self._added(each, result, wakes)
             elif is_wrong_type(result):  # affects this session alone
-                self._give_up(puts, f"cannot queue for {address.shown()}: {cause(result)}")
+                why = f"cannot queue for {each.puts[0].address.shown()}: {cause(result)}"
+                self._give_up(each.puts, why)
+                self._not_added(each)
             else:
                 failure = result
-                self._put_back({address: puts})
+                self._not_added(each)
         self._report(failure)
         return failure
 
-    def _next_locked(self) -> dict[Address, list[Put]]:
+    def _next_locked(self) -> list[Adding]:
         """Take the next puts, and group them by session."""
         batch: dict[Address, list[Put]] = {}
         count = size = 0
@@ -198,45 +230,26 @@ class Appender:
             batch.setdefault(put.address, []).append(put)
             count += 1
             size += len(put.data)
-        return batch
+        return [
+            self._shared.adding_locked(address, puts)
+            if is_reserved(address.session)
+            else _ToSession(self._known, address, puts)
+            for address, puts in batch.items()
+        ]
 
-    def _send(self, batch: dict[Address, list[Put]], after: dict[Address, Id | None]) -> list[Any]:
-        pipeline: Any = self._client.pipeline(transaction=False)
-        for address, puts in batch.items():
-            known = after[address]
-            shown = b"" if known is None else show_id(known)
-            envelopes = (put.data for put in puts)
-            key = address.stream_key()
-            if is_reserved(address.session):
-                shared = (2, key, SHARED_BELL, self._ringer)
-                pipeline.execute_command("EVAL", ADD_SHARED, *shared, *envelopes)
-            else:
-                pipeline.execute_command("EVAL", ADD, 1, key, shown, *envelopes)
-        results: list[Any] = pipeline.execute(raise_on_error=False)
-        return results
-
-    def _added(
-        self,
-        address: Address,
-        puts: list[Put],
-        after: Id | None,
-        result: list[Any],
-        wakes: list[Callable[[], None]],
-    ) -> None:
-        unknown, *ids = result
-        entries = [(parse_id(each), put.data) for each, put in zip(ids, puts, strict=True)]
+    def _added(self, adding: Adding, result: list[Any], wakes: list[Callable[[], None]]) -> None:
         with self._lock:
-            wake = self._known.added_locked(address, Added(after, bool(unknown), entries))
-            for put in puts:
+            wake = adding.added_locked(result)
+            for put in adding.puts:
                 put.done = True
         if wake is not None:
             wakes.append(wake)
 
-    def _put_back(self, batch: dict[Address, list[Put]]) -> None:
-        if batch:
-            with self._lock:
-                left = [put for puts in batch.values() for put in puts if not put.done]
-                self._pending.extendleft(reversed(left))
+    def _not_added(self, adding: Adding) -> None:
+        with self._lock:
+            adding.failed_locked()
+            left = [put for put in adding.puts if not put.done]
+            self._pending.extendleft(reversed(left))
 
     def _give_up(self, puts: Sequence[Put], why: str) -> None:
         with self._lock:

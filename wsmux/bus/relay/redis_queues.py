@@ -35,8 +35,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
 from ..wire.address import Address
-from ..wire.names import is_reserved
-from .queues import DurableQueues, Mailbox, Put, QueuedEnvelope
+from .queues import DurableQueues, Mailbox, NameBounds, Put, QueuedEnvelope, SharedMailbox
 from .redis_client import explain
 from .redis_io import Id, Reader, Writer
 from .redis_puts import Added, Appender
@@ -61,9 +60,10 @@ class RedisQueues(DurableQueues):
 
     Args:
         client: made by ``redis_client``; owned by the queues.
+        name_bounds: bound the queue of each name; the same at all relays of the database.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, name_bounds: NameBounds | None = None) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._mailboxes: dict[Address, _RedisMailbox] = {}
@@ -72,7 +72,9 @@ class RedisQueues(DurableQueues):
         self._is_copy = False  # of a forked child
         self._closing = OneShotEvent()
         self._writer = Writer(client, self._lock, self._report)
-        self._shared = SharedMailboxes(client, self._lock, self._writer, self._report)
+        self._shared = SharedMailboxes(
+            client, self._lock, self._writer, self._report, name_bounds or NameBounds()
+        )
         self._appender = self._new_appender()
         fork.register(self)
 
@@ -101,13 +103,13 @@ class RedisQueues(DurableQueues):
             mailbox.begin_locked(self._reader_locked())
         return mailbox
 
-    def open_shared(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+    def open_shared(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
         """Return the mailbox of a name, whose entries relays share; see ``redis_shared``."""
         return self._shared.open(address, wake)
 
-    def begin(self, address: Address, data: bytes, expires_at: int) -> Put:
+    def begin(self, address: Address, data: bytes, expires_at: int, source: int = 0) -> Put:
         """Start to add an envelope; Redis keeps it for ``LIFE``, whatever its expiration."""
-        return self._appender.begin(address, data)
+        return self._appender.begin(Put(address, data, expires_at, source))
 
     def finish(self, puts: Sequence[Put], deadline: Deadline) -> None:
         """Add envelopes; retries until the deadline while Redis fails."""
@@ -136,8 +138,7 @@ class RedisQueues(DurableQueues):
         self._client.close()
 
     def _new_appender(self) -> Appender:
-        ringer = self._shared.consumer
-        return Appender(self._client, self._lock, self._report, self, self._closing, ringer)
+        return Appender(self._client, self._lock, self._report, self, self._shared, self._closing)
 
     def _reader_locked(self) -> Reader:
         """Return a reader with room for one more mailbox."""
@@ -166,9 +167,6 @@ class RedisQueues(DurableQueues):
 
     def added_locked(self, address: Address, added: Added) -> Callable[[], None] | None:
         """Pass new entries to a mailbox; return what wakes its session, if that is necessary."""
-        if is_reserved(address.session):
-            self._shared.added_locked(address)
-            return None
         mailbox = self._mailboxes.get(address)
         return mailbox.wake if mailbox is not None and mailbox.added_locked(added) else None
 

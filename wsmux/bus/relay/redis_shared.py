@@ -1,18 +1,17 @@
-"""Share the queues of names among relays, as consumer groups of their Redis streams.
+"""Share the queues of names among relays that use one Redis; see ``redis_rounds``.
 
-The stream of a name is that of a session, with a group whose consumers are the relays at which the
-name has workers. An entry that a relay has read is *pending*: no other relay gets it, until it is
-acknowledged and deleted. A relay renews what it has pending every ``RENEWAL`` seconds. What was not
-renewed for ``LEASE``, as after the end of its relay, is claimed by any other; what a relay gives
-back is claimed at once. So every entry is with one relay, or free, and leaves Redis only when it is
-acknowledged, or with its stream, an hour after the last entry was added.
+An entry that a relay has taken is with that relay, until it is acknowledged and removed, or given
+back. A relay renews what it has every ``RENEWAL`` seconds. What was not renewed for ``LEASE``, as
+after the end of its relay, any other may take. So every entry is with one relay, or free, and
+leaves Redis only when it is acknowledged, or an hour after the queue of its name was last used.
 
-Relays tell each other of new entries by a stream of their own, the *bell*; what a known relay adds,
-which rings none, is found within ``LOOK``.
+A relay takes what its workers have room for in the step in which it adds something, and whenever
+something may wait. Relays tell each other of what was added and not taken by a stream, the *bell*;
+what no bell has told of is found within ``LOOK``.
 
-Threads and locks: one thread, started with the first mailbox, reads what mailboxes want, claims,
-renews and gives back. Another one waits for the bell. They share the lock of the queues; under it
-there is no I/O. The writer of ``redis_io`` acknowledges and deletes.
+Threads and locks: one thread, started with the first mailbox, takes what mailboxes want, renews and
+gives back. Another one waits for the bell. They share the lock of the queues; under it there is no
+I/O. The writer of ``redis_io`` removes what is acknowledged.
 """
 
 from __future__ import annotations
@@ -30,73 +29,50 @@ from ...runtime.logs import logger
 from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread, start_thread
 from ..wire.address import Address
-from .queues import LIFE, Mailbox, QueuedEnvelope
-from .redis_client import FAILURES, ResponseError, cause, is_wrong_type
-from .redis_io import (
-    COUNT,
-    FEW,
-    FIELD,
-    GROUP,
-    MANY_BYTES,
-    RINGER,
-    RUNG,
-    SHARED_BELL,
-    Report,
-    RetryPause,
-    Writer,
-)
+from .queues import NameBounds, Put, QueuedEnvelope, SharedMailbox
+from .redis_client import FAILURES, is_wrong_type, run_together
+from .redis_io import COUNT, Report, RetryPause, Writer
+from .redis_rounds import BELL, NAME, RINGER, add, give_back, renew, rounds_key, take
 
 if TYPE_CHECKING:
     import redis
 
 __all__ = ["SharedMailboxes"]
 
-# Seconds after which what a relay has not renewed is claimed, and between two renewals.
+# Seconds after which what a relay has not renewed is free, and between two renewals.
 LEASE, RENEWAL = 10.0, 3.0
 
-# Seconds between looks for entries that no bell has told of, or that may be claimed.
+# Seconds between looks for entries that no bell has told of, or that are free again.
 LOOK = 1.0
 
 # Milliseconds that the wait for the bell takes at most; less than the reply timeout.
 BLOCK = 500
 
-# Entries claimed or renewed by one command.
+# Entries renewed by one command, and bells read at once.
 MANY = 100
-
-# The field of the bell's entries that tells of entries that were given back.
-FREED = b"freed"
-
-# The idle time of what is given back, in milliseconds: above any lease.
-FREE = 3_600_000
 
 _log = logger("wsmux.bus")
 
 
-class _SharedMailbox(Mailbox):
-    """Buffer what this relay has read of one stream; uses the lock of the queues.
+class _RoundsMailbox(SharedMailbox):
+    """Buffer what this relay has taken of one queue; uses the lock of the queues.
 
     Attributes:
-        key: the key of the stream.
+        key: what the keys of the name begin with.
         wake: called when there is more to take.
-        wanted: entries that would be taken at once.
-        behind: whether the stream may have entries that no relay has.
-        claims: whether there may be entries to claim.
-        large: whether the last entries were large, so that fewer are read at once.
-        cursor: where the next search for entries to claim begins.
-        pending: the ids of what this relay has, and when each was read or renewed. What is older
-            than ``LEASE``, as after a stall, another relay may have claimed.
+        wanted: entries that would be taken from the buffer at once.
+        asked: entries asked of Redis that have not come.
+        behind: whether Redis may have entries that no relay has.
+        pending: the ids of what this relay has.
     """
 
     def __init__(self, owner: SharedMailboxes, address: Address, wake: Callable[[], None]) -> None:
-        self.address = address
-        self.key = address.stream_key().encode()
+        self.key = rounds_key(address)
         self.wake = wake
         self.wanted = 0
+        self.asked = 0
         self.behind = True
-        self.claims = True
-        self.large = False
-        self.cursor = b"0-0"
-        self.pending: dict[bytes, float] = {}
+        self.pending: set[bytes] = set()
         self.closed = False
         self.buffer: deque[QueuedEnvelope] = deque()
         self._owner = owner
@@ -105,26 +81,80 @@ class _SharedMailbox(Mailbox):
         return self._owner.take(self, limit)
 
     def waiting(self) -> bool:
-        return bool(self.buffer)
+        return self._owner.waiting(self)
 
     def ack(self, ids: Iterable[str]) -> None:
         self._owner.ack(self, [each.encode() for each in ids])
 
+    def give_back(self, ids: Iterable[str]) -> None:
+        self._owner.give_back(self, [each.encode() for each in ids])
+
     def close(self) -> None:
         self._owner.give_up(self)
+
+    # Called with the lock held
+
+    def ask_locked(self) -> int:
+        """Return how many entries to ask for now; ``answered_locked`` is to be called then."""
+        count = 0 if self.closed else max(0, min(self.wanted - self.asked, COUNT))
+        self.asked += count
+        return count
+
+    def answered_locked(self, count: int) -> None:
+        """Note that entries that were asked for have come, or will not."""
+        self.asked -= count
 
 
 @dataclass(slots=True)
 class _Work:
     """Hold what the thread is to do in its next round."""
 
-    read: list[tuple[_SharedMailbox, int]] = field(default_factory=list)
-    claim: list[tuple[_SharedMailbox, int]] = field(default_factory=list)
-    renew: list[tuple[_SharedMailbox, list[bytes], int]] = field(default_factory=list)
-    free: list[tuple[bytes, dict[bytes, float]]] = field(default_factory=list)
+    take: list[tuple[_RoundsMailbox, int]] = field(default_factory=list)
+    renew: list[tuple[_RoundsMailbox, list[bytes]]] = field(default_factory=list)
+    free: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.read or self.claim or self.renew or self.free)
+        return bool(self.take or self.renew or self.free)
+
+
+class _ToName:
+    """Add to the queue of a name, and take what its mailbox wants; made with the lock held."""
+
+    def __init__(self, owner: SharedMailboxes, address: Address, puts: list[Put]) -> None:
+        self.puts = puts
+        self._owner = owner
+        self._address = address
+        self._key = rounds_key(address)
+        self._mailbox = owner.find_locked(self._key)
+        self._count = 0 if self._mailbox is None else self._mailbox.ask_locked()
+
+    def command(self) -> tuple[Any, ...]:
+        owner = self._owner
+        return add(self._key, owner.consumer, self._count, LEASE, owner.bounds, self.puts)
+
+    def added_locked(self, result: Any) -> Callable[[], None] | None:
+        told, left, found = result
+        for put, why in zip(self.puts, told, strict=True):
+            if why == b"twin":
+                put.error = self._owner.bounds.twin_full(self._address, put.source)
+            elif why == b"all":
+                put.error = self._owner.bounds.all_full(self._address)
+        if left:
+            self._owner.behind_locked(self._key)  # it may have been opened meanwhile
+        mailbox = self._mailbox
+        if mailbox is None:
+            return None
+        mailbox.answered_locked(self._count)
+        entries = [
+            (bytes(each), self.puts[data - 1].data if isinstance(data, int) else bytes(data))
+            for each, data in zip(found[::2], found[1::2], strict=True)
+        ]
+        return mailbox.wake if self._owner.fill_locked(mailbox, entries) else None
+
+    def failed_locked(self) -> None:
+        """Note that nothing comes; what Redis may have taken is free after ``LEASE``."""
+        if self._mailbox is not None:
+            self._mailbox.answered_locked(self._count)
 
 
 class SharedMailboxes:
@@ -133,31 +163,39 @@ class SharedMailboxes:
     Args:
         client: made by ``redis_client``.
         lock: the lock of the queues.
-        writer: deletes what is acknowledged.
+        writer: removes what is acknowledged.
         report: told of failures and successes.
+        bounds: bound the queue of each name.
 
     Attributes:
-        consumer: what this relay is called in the groups.
+        bounds: as given.
+        consumer: what this relay is called in Redis.
     """
 
     def __init__(
-        self, client: redis.Redis, lock: threading.Lock, writer: Writer, report: Report
+        self,
+        client: redis.Redis,
+        lock: threading.Lock,
+        writer: Writer,
+        report: Report,
+        bounds: NameBounds,
     ) -> None:
         self._client = client
         self._lock = lock
         self._some = Condition(lock)
         self._writer = writer
         self._report = report
+        self.bounds = bounds
         self.consumer: str = uuid.uuid4().hex
-        self._mailboxes: dict[bytes, _SharedMailbox] = {}
-        self._freed: deque[tuple[bytes, dict[bytes, float]]] = deque()
+        self._mailboxes: dict[bytes, _RoundsMailbox] = {}
+        self._freed: deque[tuple[bytes, list[bytes]]] = deque()
         self._next_look = self._next_renewal = 0.0
         self._threads: list[threading.Thread] = []
         self._stop = OneShotEvent()
 
-    def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+    def open(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:
         """Return a mailbox; an earlier one of the same name at this relay returns no more."""
-        mailbox = _SharedMailbox(self, address, wake)
+        mailbox = _RoundsMailbox(self, address, wake)
         with self._lock:
             before = self._mailboxes.get(mailbox.key)
             if before is not None:
@@ -173,12 +211,13 @@ class SharedMailboxes:
             self._some.notify_all()
         return mailbox
 
-    def added_locked(self, address: Address) -> None:
-        """Note that this process has added to the stream of a name."""
-        mailbox = self._mailboxes.get(address.stream_key().encode())
-        if mailbox is not None:
-            mailbox.behind = True
-            self._some.notify_all()
+    def adding_locked(self, address: Address, puts: list[Put]) -> _ToName:
+        """Return what adds puts to the queue of a name."""
+        return _ToName(self, address, puts)
+
+    def find_locked(self, key: bytes) -> _RoundsMailbox | None:
+        """Return the mailbox of a name, if one is open here."""
+        return self._mailboxes.get(key)
 
     def close(self, deadline: Deadline) -> None:
         """Give back what was not acknowledged, and stop the threads."""
@@ -193,48 +232,74 @@ class SharedMailboxes:
 
     # Called by mailboxes
 
-    def take(self, mailbox: _SharedMailbox, limit: int) -> list[QueuedEnvelope]:
+    def take(self, mailbox: _RoundsMailbox, limit: int) -> list[QueuedEnvelope]:
         """Return buffered entries, and read more if those are too few."""
         with self._lock:
             buffer = mailbox.buffer
             taken = [buffer.popleft() for _ in range(min(limit, len(buffer)))]
             mailbox.wanted = limit - len(taken)
             if not limit and buffer:  # another relay may have what this one does not want any more
-                entries = {each.id.encode(): 0.0 for each in buffer}
+                ids = [each.id.encode() for each in buffer]
                 buffer.clear()
-                for each in entries:
-                    entries[each] = mailbox.pending.pop(each)
-                self._free_locked(mailbox, entries)
+                self._give_back_locked(mailbox, ids)
             if mailbox.wanted and mailbox.behind:
                 self._some.notify_all()
         return taken
 
-    def ack(self, mailbox: _SharedMailbox, ids: list[bytes]) -> None:
+    def waiting(self, mailbox: _RoundsMailbox) -> bool:
+        """Return whether there may be entries to take: until Redis says that it has none."""
+        with self._lock:
+            return not mailbox.closed and bool(mailbox.buffer or mailbox.asked or mailbox.behind)
+
+    def ack(self, mailbox: _RoundsMailbox, ids: list[bytes]) -> None:
         """Acknowledge and delete entries."""
         with self._lock:
-            for each in ids:
-                mailbox.pending.pop(each, None)
+            mailbox.pending.difference_update(ids)
             self._writer.delete_locked(mailbox.key, ids)
 
-    def give_up(self, mailbox: _SharedMailbox) -> None:
+    def give_back(self, mailbox: _RoundsMailbox, ids: list[bytes]) -> None:
+        """Let entries wait again, unless another relay has them."""
+        with self._lock:
+            self._give_back_locked(mailbox, ids)
+
+    def give_up(self, mailbox: _RoundsMailbox) -> None:
         """Give back what was not acknowledged."""
         with self._lock:
             self._give_up_locked(mailbox)
 
-    def _give_up_locked(self, mailbox: _SharedMailbox) -> None:
+    def _give_up_locked(self, mailbox: _RoundsMailbox) -> None:
         if mailbox.closed:
             return
         mailbox.closed = True
         mailbox.buffer.clear()
         if self._mailboxes.get(mailbox.key) is mailbox:
             del self._mailboxes[mailbox.key]
-        self._free_locked(mailbox, mailbox.pending)
-        mailbox.pending = {}
+        self._give_back_locked(mailbox, list(mailbox.pending))
 
-    def _free_locked(self, mailbox: _SharedMailbox, entries: dict[bytes, float]) -> None:
-        if entries:
-            self._freed.append((mailbox.key, entries))
+    def _give_back_locked(self, mailbox: _RoundsMailbox, ids: list[bytes]) -> None:
+        if ids:
+            mailbox.pending.difference_update(ids)
+            self.behind_locked(mailbox.key)  # the thread gives back before it takes
+            self._freed.append((mailbox.key, ids))
             self._some.notify_all()
+
+    def behind_locked(self, key: bytes) -> None:
+        """Note that Redis may have entries of a name that no relay has."""
+        mailbox = self._mailboxes.get(key)
+        if mailbox is not None:
+            mailbox.behind = True
+            if mailbox.wanted:
+                self._some.notify_all()
+
+    def fill_locked(self, mailbox: _RoundsMailbox, entries: list[tuple[bytes, bytes]]) -> bool:
+        """Put what was taken into a mailbox; return whether there is anything for it."""
+        if mailbox.closed:
+            self._give_back_locked(mailbox, [entry for entry, _ in entries])
+            return False
+        mailbox.pending.update(entry for entry, _ in entries)
+        mailbox.buffer.extend(QueuedEnvelope(entry.decode(), data) for entry, data in entries)
+        mailbox.wanted = max(0, mailbox.wanted - len(entries))
+        return bool(entries)
 
     # The thread that reads
 
@@ -248,6 +313,9 @@ class SharedMailboxes:
                 self._report(error)
                 with self._lock:
                     self._freed.extendleft(reversed(work.free))
+                    for mailbox, count in work.take:
+                        mailbox.answered_locked(count)
+                        mailbox.behind = True
                 if self._stop.is_set():
                     _log.warning("requests to names stay with this relay: Redis failed at shutdown")
                     return
@@ -283,108 +351,49 @@ class SharedMailboxes:
         if now >= self._next_look:
             self._next_look = now + LOOK
             for mailbox in self._mailboxes.values():
-                mailbox.behind = mailbox.claims = True
+                mailbox.behind = True
         if now >= self._next_renewal:
             self._next_renewal = now + RENEWAL
             for mailbox in self._mailboxes.values():
+                ids = list(mailbox.pending)
                 work.renew += [
-                    (mailbox, ids[start : start + MANY], idle)
-                    for ids, idle in _by_idle(mailbox.pending, now)
-                    for start in range(0, len(ids), MANY)
+                    (mailbox, ids[start : start + MANY]) for start in range(0, len(ids), MANY)
                 ]
         for mailbox in self._mailboxes.values():
-            wanted = min(mailbox.wanted, FEW if mailbox.large else COUNT)
-            if wanted and mailbox.claims:
-                mailbox.claims = False
-                work.claim.append((mailbox, wanted))
-            elif wanted and mailbox.behind:
+            if mailbox.behind and (count := mailbox.ask_locked()):
                 mailbox.behind = False
-                work.read.append((mailbox, wanted))
+                work.take.append((mailbox, count))
         return work
 
     def _do(self, work: _Work, wakes: list[Callable[[], None]]) -> None:
         """Do it in one round trip, and tell whom to wake."""
-        group, own = GROUP, self.consumer
-        pipeline: Any = self._client.pipeline(transaction=False)
-        now = clock.monotonic()
-        for key, entries in work.free:
-            for ids, idle in _by_idle(entries, now):
-                pipeline.xclaim(key, group, own, idle, ids, idle=FREE, justid=True)
-            pipeline.xadd(SHARED_BELL, {FIELD: key, FREED: b""}, maxlen=RUNG)
-        freed = len(pipeline)
-        for mailbox, ids, idle in work.renew:
-            pipeline.xclaim(mailbox.key, group, own, idle, ids, justid=True)
-        count = len(pipeline)
-        for mailbox, wanted in work.claim:
-            idle = int(LEASE * 1000)
-            pipeline.xautoclaim(mailbox.key, group, own, idle, mailbox.cursor, wanted)
-        for mailbox, wanted in work.read:
-            pipeline.xreadgroup(group, own, {mailbox.key: ">"}, wanted)
-        results = pipeline.execute(raise_on_error=False)
+        own = self.consumer
+        commands = [give_back(key, own, ids) for key, ids in work.free]
+        commands += [renew(mailbox.key, own, LEASE, ids) for mailbox, ids in work.renew]
+        commands += [take(mailbox.key, own, count, LEASE) for mailbox, count in work.take]
+        results = run_together(self._client, commands)
         work.free.clear()  # done
-        groups: list[bytes] = []
-        failures = [each for each in results[:count] if _failed(each)]
+        taken, work.take = work.take, []
+        first = len(results) - len(taken)
+        failures = [each for each in results[:first] if _failed(each)]
         with self._lock:
-            for (mailbox, _, _), renewed in zip(work.renew, results[freed:count], strict=True):
-                for each in [] if isinstance(renewed, Exception) else map(bytes, renewed):
-                    if each in mailbox.pending:
-                        mailbox.pending[each] = now
-        every = [(*each, True) for each in work.claim] + [(*each, False) for each in work.read]
-        for (mailbox, wanted, claimed), result in zip(every, results[count:], strict=True):
-            if _no_group(result):
-                groups.append(mailbox.key)
-            elif is_wrong_type(result):
-                _log.warning("%r is not a stream, so its name gets nothing: delete it", mailbox.key)
-            elif isinstance(result, Exception):
-                failures.append(result)
-            elif self._fill(mailbox, result, wanted, now, claimed=claimed):
-                wakes.append(mailbox.wake)
-        if groups:
-            self._make_groups(groups)
+            for (mailbox, count), result in zip(taken, results[first:], strict=True):
+                mailbox.answered_locked(count)
+                if is_wrong_type(result):
+                    _log.warning("%r is not the queue of a name: delete it", mailbox.key)
+                elif isinstance(result, Exception):
+                    mailbox.behind = True
+                    failures.append(result)
+                else:
+                    left, found = result
+                    entries = zip(found[::2], found[1::2], strict=True)
+                    fresh = [(bytes(each), bytes(data)) for each, data in entries]
+                    if self.fill_locked(mailbox, fresh):
+                        wakes.append(mailbox.wake)
+                    if left:
+                        self.behind_locked(mailbox.key)
         if failures:
             raise failures[0]
-
-    def _fill(
-        self, mailbox: _SharedMailbox, result: Any, wanted: int, now: float, *, claimed: bool
-    ) -> bool:
-        """Put what was read, since ``now``, into a mailbox; return whether there is anything."""
-        entries = result[1] if claimed else [each for stream in result for each in stream[1]]
-        with self._lock:
-            full = len(entries) >= wanted
-            if claimed:
-                mailbox.cursor = bytes(result[0])
-                mailbox.behind = True  # what is new comes after what was claimed
-                mailbox.claims = mailbox.claims or mailbox.cursor != b"0-0"
-            else:
-                mailbox.behind = mailbox.behind or full
-            size = sum(len(fields[FIELD]) for _, fields in entries if fields and FIELD in fields)
-            mailbox.large = size > MANY_BYTES
-            good = [(bytes(entry), fields) for entry, fields in entries if fields]
-            if mailbox.closed:
-                self._free_locked(mailbox, {entry: now for entry, _ in good})
-                return False
-            fresh = [each for each in good if each[0] not in mailbox.pending]
-            mailbox.pending.update({entry: now for entry, _ in good})
-            for entry, fields in fresh:
-                data = bytes(fields.get(FIELD, b""))
-                mailbox.buffer.append(QueuedEnvelope(entry.decode(), data))
-            mailbox.wanted = max(0, mailbox.wanted - len(fresh))
-        return bool(fresh)
-
-    def _make_groups(self, keys: list[bytes]) -> None:
-        """Make the groups of streams that are new, or were dropped after an hour."""
-        pipeline: Any = self._client.pipeline(transaction=False)
-        for key in keys:
-            pipeline.xgroup_create(key, GROUP, "0", mkstream=True)
-            pipeline.expire(key, LIFE)
-        for result in pipeline.execute(raise_on_error=False):
-            if _failed(result) and not cause(result).startswith("BUSYGROUP"):
-                raise result
-        with self._lock:
-            for key in keys:
-                mailbox = self._mailboxes.get(key)
-                if mailbox is not None:
-                    mailbox.behind = True
 
     # The thread that listens
 
@@ -393,7 +402,7 @@ class SharedMailboxes:
         last: Any = "$"
         while not self._stop.is_set():
             try:
-                reply: Any = self._client.xread({SHARED_BELL: last}, MANY, BLOCK)
+                reply: Any = self._client.xread({BELL: last}, MANY, BLOCK)
             except FAILURES as error:
                 self._report(error)
                 self._stop.wait(pause.next())
@@ -405,28 +414,10 @@ class SharedMailboxes:
                 last = rung[-1][0]
                 with self._lock:
                     for _, fields in rung:
-                        self._rung_locked(fields)
-                    self._some.notify_all()
-
-    def _rung_locked(self, fields: dict[bytes, bytes]) -> None:
-        mailbox = self._mailboxes.get(fields.get(FIELD, b""))
-        if mailbox is None or fields.get(RINGER) == self.consumer.encode():
-            return
-        mailbox.behind = True
-        mailbox.claims = mailbox.claims or FREED in fields
+                        if fields.get(RINGER) != self.consumer.encode():
+                            self.behind_locked(fields.get(NAME, b""))
 
 
-def _by_idle(entries: dict[bytes, float], now: float) -> list[tuple[list[bytes], int]]:
-    """Return ids with the idle time, in milliseconds, that shows that no other relay has them."""
-    lapsed = [each for each, renewed in entries.items() if now - renewed >= LEASE]
-    held = [each for each in entries if each not in set(lapsed)] if lapsed else list(entries)
-    return [(ids, idle) for ids, idle in ((held, 0), (lapsed, int(LEASE * 1000))) if ids]
-
-
-def _failed(result: Any) -> bool:
-    """Return whether a command failed, other than for a stream without a group or entries."""
-    return isinstance(result, Exception) and not (_no_group(result) or is_wrong_type(result))
-
-
-def _no_group(result: object) -> bool:
-    return isinstance(result, ResponseError) and cause(result).startswith("NOGROUP")
+def _failed(result: object) -> bool:
+    """Return whether a command failed, other than for a key that is no queue."""
+    return isinstance(result, Exception) and not is_wrong_type(result)

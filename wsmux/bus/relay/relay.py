@@ -46,6 +46,7 @@ from ...runtime.logs import logger
 from ..errors import (
     FROM_RELAY,
     NOBODY_JOINED,
+    TOO_MANY,
     WORKERS_GONE,
     BadMessage,
     TokenRefused,
@@ -65,10 +66,11 @@ from .memory_queues import MemoryQueues
 from .metrics import RelayMetrics
 from .name_store import NameStore
 from .names import Names, nobody
-from .queues import DurableQueues, QueueUnavailable, SessionQueues
+from .queues import DurableQueues, QueueFull, QueueUnavailable, SessionQueues
 from .rate_limiter import Limiter, NoLimit
 from .router import (
     EXPIRED,
+    FULL,
     LIMITED,
     NOBODY,
     REASONS,
@@ -99,6 +101,9 @@ PENALTY, MOST_PENALTY = 0.002, 0.032
 
 # Kinds of message that answer a request.
 ANSWERS = frozenset({Kind.RESPONSE, Kind.ERROR})
+
+# How the metrics count errors whose text names what they are about, by their code.
+REASON_OF = {NOBODY_JOINED: NOBODY, WORKERS_GONE: NOBODY, TOO_MANY: FULL}
 
 _log = logger("wsmux.bus")
 
@@ -226,22 +231,24 @@ class Relay:
         """
         return self._twins.get(twin, Deadline(LOOK_UP_TIME))
 
-    def deliver(self, address: Address, data: bytes, expires_at: int) -> None:
+    def deliver(self, address: Address, data: bytes, expires_at: int, source: int = 0) -> None:
         """Send an envelope to a session, or queue it; blocks only for the queue.
 
         Args:
-            address: the address of the session.
+            address: the address of the session, or of a name.
             data: the envelope.
             expires_at: when it expires, in Unix seconds.
+            source: the twin that has sent it.
 
         Raises:
+            QueueFull: its queue is that of a name, and has a bound reached.
             QueueUnavailable: it could neither be sent nor queued.
         """
         session = None if self._durable else self.sessions.get(address)
         if session is not None:
             session.deliver(data, expires_at)
         else:
-            self._queues.put(address, data, expires_at, Deadline(PUT_TIME))
+            self._queues.put(address, data, expires_at, Deadline(PUT_TIME), source)
 
     def deliver_own(self, address: Address, envelope: Envelope) -> None:
         """Deliver an error or a pong that this relay made; blocks only for the queue.
@@ -403,7 +410,9 @@ class Relay:
             if isinstance(decision, Queue):
                 self._pass_on(session, decision.address, envelope, data)
                 return None
-        except (TwinsUnavailable, QueueUnavailable) as error:
+        except QueueUnavailable as error:
+            return _not_queued(envelope, sender, error, now)
+        except TwinsUnavailable as error:
             return failure(envelope, sender, error.message, now)
         if isinstance(decision, Federate):
             return self._federate(session, envelope, data, decision.domains, now)
@@ -425,10 +434,11 @@ class Relay:
         """
         expires_at = envelope.timestamp + envelope.expiration
         if self._durable is None:
-            self.deliver(address, data, expires_at)
+            self.deliver(address, data, expires_at, session.address.twin)
             self._passed(session, envelope)
         else:
-            session.puts.append((self._durable.begin(address, data, expires_at), envelope))
+            put = self._durable.begin(address, data, expires_at, session.address.twin)
+            session.puts.append((put, envelope))
 
     def _finish(self, session: Session) -> None:
         """Queue what a batch of a connection has brought; only then are pings answered."""
@@ -440,10 +450,8 @@ class Relay:
             if put.error is None:
                 self._passed(session, envelope)
             else:
-                now = int(time.time())
-                self._answer(
-                    session.address, failure(envelope, session.address, put.error.message, now)
-                )
+                sender, now = session.address, int(time.time())
+                self._answer(sender, _not_queued(envelope, sender, put.error, now))
                 self._passed(session, envelope)
 
     def _passed(self, session: Session, envelope: Envelope) -> None:
@@ -472,8 +480,7 @@ class Relay:
             return
         made = decision.envelope
         if kind_of(made) is Kind.ERROR:
-            nobody_joined = made.error.code in (NOBODY_JOINED, WORKERS_GONE)
-            self._count_refused(NOBODY if nobody_joined else made.error.message)
+            self._count_refused(REASON_OF.get(made.error.code, made.error.message))
         try:
             self.deliver_own(address, made)
         except QueueUnavailable as error:
@@ -491,3 +498,11 @@ class Relay:
         source = address_of(envelope.source)
         if source is not None:
             self._answer(source, failure(envelope, source, text, int(time.time()), code))
+
+
+def _not_queued(
+    envelope: Envelope, sender: Address, error: QueueUnavailable, now: int
+) -> Reply | Drop:
+    """Decide on an envelope that could not be queued."""
+    code = error.code if isinstance(error, QueueFull) else FROM_RELAY
+    return failure(envelope, sender, error.message, now, code)

@@ -29,6 +29,7 @@ from ..wire.messages import Envelope
 
 __all__ = [
     "EXPIRED",
+    "FULL",
     "LIMITED",
     "MISSING_DESTINATION",
     "NOBODY",
@@ -61,8 +62,21 @@ EXPIRED = "message has expired"
 # What counts the requests to names that nobody has joined; the text names them.
 NOBODY = "nobody has joined the name"
 
+# What counts the requests to names that have as many as they may, of one twin or of all.
+FULL = "the queue of the name is full"
+
 REASONS = frozenset(
-    {LIMITED, WRONG_SOURCE, MISSING_DESTINATION, UNKNOWN_TWIN, NO_RELAYS, OFFLINE, EXPIRED, NOBODY}
+    {
+        LIMITED,
+        WRONG_SOURCE,
+        MISSING_DESTINATION,
+        UNKNOWN_TWIN,
+        NO_RELAYS,
+        OFFLINE,
+        EXPIRED,
+        NOBODY,
+        FULL,
+    }
 )
 
 
