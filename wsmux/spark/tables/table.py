@@ -47,6 +47,7 @@ from .actions import (
     parse_entry,
     protocol_for,
     remove_action,
+    rows_of,
     told_metrics,
 )
 from .data_files import checked_path, rows_in, sync_path
@@ -54,7 +55,7 @@ from .partitions import value_text
 from .staging import OWN, Staged, Staging
 from .types import delta_schema, has_naive_timestamps
 
-__all__ = ["ENGINE", "Commit", "DeltaDirectory"]
+__all__ = ["ENGINE", "Commit", "DeltaDirectory", "Removed"]
 
 _ENTRY = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint.*\.parquet")
@@ -85,6 +86,13 @@ _UNUSABLE = (
 )
 
 
+class Removed(NamedTuple):
+    """The files that an overwrite with a condition removes, and what is left of some of them."""
+
+    files: Sequence[DataFile]
+    left: Sequence[tuple[DataFile, Staged]]
+
+
 class Commit(NamedTuple):
     """What is to be committed, and what to tell of it.
 
@@ -92,6 +100,8 @@ class Commit(NamedTuple):
         version: the newest one when this was planned, -1 without a table. ident: what told that
             table from others of its name, empty without one.
         redefines: whether schema and partition columns take the place of those of the table.
+        where, removed: the condition of rows that are overwritten, and what that means for files;
+            all of them without.
     """
 
     version: int
@@ -106,6 +116,8 @@ class Commit(NamedTuple):
     rows: int
     bytes: int
     parts: Sequence[Staged]
+    where: str | None = None
+    removed: Removed | None = None
 
 
 class DeltaDirectory:
@@ -468,15 +480,25 @@ class DeltaDirectory:
             "numOutputRows": commit.rows,
             "numOutputBytes": sum(each.size for each in commit.parts),
         }
+        removed = commit.removed or Removed([], [])
+        if state is not None and commit.mode == "overwrite" and commit.where is None:
+            removed = Removed([*state.live.values()], [])
         actions = [commit_info(operation, mode, now, ENGINE, **own)]
-        actions[0]["commitInfo"]["operationMetrics"] = told_metrics(metrics)
+        info = actions[0]["commitInfo"]
+        if commit.where is not None:
+            info["operationParameters"]["predicate"] = commit.where
+            metrics["numRemovedFiles"] = len(removed.files)
+            metrics["numCopiedRows"] = sum(rows_of(staged.stats) or 0 for _, staged in removed.left)
+        info["operationMetrics"] = told_metrics(metrics)
         if state is None or commit.redefines:
             actions += _declared(state, commit.schema, commit.partition_by, now, self._ttl)
         if commit.app is not None:
             txn = {"appId": commit.app, "version": commit.app_version, "lastUpdated": now}
             actions.append({"txn": txn})
-        if state is not None and commit.mode == "overwrite":
-            actions += [remove_action(file, now) for file in state.live.values()]
+        actions += [remove_action(file, now) for file in removed.files]
+        for file, (path, size, stats, partition) in removed.left:
+            # Its rows stand where they stood.
+            actions.append(add_action(path, size, file.modified, stats, partition))
         for path, size, stats, partition in commit.parts:
             actions.append(add_action(path, size, modified, stats, partition))
         return actions
