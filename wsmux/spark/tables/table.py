@@ -50,7 +50,7 @@ from .actions import (
     rows_of,
     told_metrics,
 )
-from .data_files import checked_path, rows_in, sync_path
+from .data_files import checked_path, remove_empty, rows_in, sync_path
 from .partitions import value_text
 from .staging import OWN, Staged, Staging
 from .types import delta_schema, has_naive_timestamps
@@ -541,7 +541,11 @@ class DeltaDirectory:
                 state.forget(before)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files of the table, as far as they are its own and still there."""
+        """Remove files of the table, as far as they are its own and still there.
+
+        Folders of partitions go with the last file in them.
+        """
+        folders: set[str] = set()
         for path in paths:
             if str(PurePosixPath(path)) != path or path.startswith(("_delta_log", OWN)):
                 continue  # no name that a file of a table has
@@ -550,6 +554,16 @@ class DeltaDirectory:
             except (RiverError, FileNotFoundError, NotADirectoryError):
                 continue  # of a table that shares files with another one, or gone
             remove_file(found)
+            folders.add(str(PurePosixPath(path).parent))
+        remove_empty(self.path, folders)
+
+    def remove_empty_folders(self) -> None:
+        """Remove the folders of partitions that nothing is in, whatever has left them."""
+        found: list[str] = []
+        for folder, inner, _ in os.walk(self.path):
+            inner[:] = [name for name in inner if "=" in name]
+            found.append(os.path.relpath(folder, self.path))
+        remove_empty(self.path, found)
 
     def unknown_to_delta(self, hours: int) -> list[str]:
         """Return the files that delta-rs would vacuum: what no version of these hours names.

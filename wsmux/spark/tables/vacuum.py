@@ -50,6 +50,7 @@ def vacuum(
         if not dry_run:
             table.forget(before)
             table.remove(found)
+            table.remove_empty_folders()
     return Vacuumed(sorted(found), sum(found.values()))
 
 
