@@ -21,10 +21,10 @@ from wsmux.spark.tables import staging as staging_module
 from wsmux.spark.tables.data_files import remove_empty
 
 from ...helpers.spark.arrow_data import pa
-from ...helpers.spark.engines import by_polars, deltalake
+from ...helpers.spark.engines import ENGINES, deltalake, read_by
 from ...helpers.spark.inside import table_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compared")]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("word", pa.string())])
 HOUR = 3600.0
@@ -103,13 +103,8 @@ def store(tmp_path: Path) -> DeltaDatasets:
     return DeltaDatasets(tmp_path, sync=False)
 
 
-def by_deltalake(path: Path) -> Any:
-    return deltalake.DeltaTable(str(home(path))).to_pyarrow_table()
-
-
 def rows_by(engine: str, path: Path) -> list[dict[str, Any]]:
-    found = by_polars(str(home(path))) if engine == "polars" else by_deltalake(path)
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
+    return sorted(read_by(engine, str(home(path))).to_pylist(), key=lambda row: row["id"])
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["whole log", "cleaned log"])
@@ -134,7 +129,7 @@ def test_engines_agree_on_values_of_every_type(
         found = [each["id"] for each in read(store, [name, "=", wire_value(value)])]
         assert found == [place for place, each in enumerate(held) if each == value]
     assert [each["id"] for each in read(store, [name, "is_null"])] == [len(values)]
-    for engine in ("deltalake", "polars"):
+    for engine in ENGINES:
         assert rows_by(engine, tmp_path) == wanted, engine
 
 

@@ -22,7 +22,7 @@ from ...helpers.spark.bulk import call, put, schema_of
 from ...helpers.spark.engines import by_polars, deltalake, duckdb
 from ...helpers.spark.killing import DEATH, Nursery, client, excuse
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compared")]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("word", pa.string())])
 DAYS = [date(2026, 1, 1), date(2026, 1, 2), None]

@@ -16,7 +16,7 @@ from wsmux.spark.store.datasets import DeltaDatasets
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
 from ...helpers.spark.engines import deltalake
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compared")]
 
 HOUR = 3600.0
 
