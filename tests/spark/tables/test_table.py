@@ -887,9 +887,8 @@ def test_a_checkpoint_that_fails_is_told_and_tried_again(
 
 
 @pytest.mark.hang_bound(180)
-def test_a_commit_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
-    """It makes as many calls, of Python and of the system, behind 1,000 commits as behind 10."""
-    datasets = store(tmp_path)
+def calls_of(datasets: DeltaDatasets, *numbers: int) -> int:
+    """Return how many calls, of Python and of the system, the cheapest of some commits makes."""
 
     def calls(number: int) -> int:
         count = 0
@@ -905,15 +904,35 @@ def test_a_commit_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None
             sys.setprofile(None)
         return count
 
-    def fewest(*numbers: int) -> int:
-        return min(map(calls, numbers))  # one of them may have begun a checkpoint
+    return min(map(calls, numbers))  # one of them may have begun a checkpoint
 
+
+def test_a_commit_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
+    """See also ``test_many_commits``."""
+    commits = 1000
+    datasets = store(tmp_path)
     for number in range(10):
         write(datasets, number * 10)
-    early = fewest(10, 11, 12)
-    for number in range(13, 1000):
+    early = calls_of(datasets, 10, 11, 12)
+    for number in range(13, commits):
         write(datasets, number * 10)
-    assert fewest(1000, 1001, 1002) <= 1.05 * early
+    late = [commits, commits + 1, commits + 2]
+    assert calls_of(datasets, *late) <= 1.05 * early
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "vacuum", "app"])
+def test_a_listing_that_misses_an_entry_is_no_damage(filled: Path, way: str) -> None:
+    """Who lists a folder may see a file that was added meanwhile, and not the one before it."""
+    datasets = store(filled)
+    assert len(read(datasets)) == 30
+    shutil.copy(entry(filled, 2), entry(filled, 4))
+    if way == "checkpoint":
+        table_of(datasets, "d").checkpoint()
+        assert (home(filled) / "_delta_log" / f"{2:020d}.checkpoint.parquet").exists()
+    elif way == "vacuum":
+        assert datasets.vacuum("d", dry_run=True).files == []
+    else:
+        assert datasets.begin("d", "append", SCHEMA, "a", 1).done is False
 
 
 # Gone or made again between two looks

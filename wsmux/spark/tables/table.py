@@ -193,7 +193,7 @@ class DeltaDirectory:
             pass
         try:
             with self._asking():
-                self._old_app = delta.DeltaTable(str(self.path)).transaction_version
+                self._old_app = self._by_delta(state.version).transaction_version
                 return self._old_app(app)
         except ValueError as error:
             raise self._unusable(error) from error
@@ -352,7 +352,7 @@ class DeltaDirectory:
         """Return what a checkpoint tells that the entries do not."""
         with self._asking():
             # As of the last entry that is read here: others may have written since.
-            table = delta.DeltaTable(str(self.path), version=entries[-1][0])
+            table = self._by_delta(entries[-1][0])
             adds = pa.table(table.get_add_actions()).to_pylist()
             metadata, protocol = table.metadata(), table.protocol()
             schema = str(table.schema().to_json())
@@ -384,6 +384,14 @@ class DeltaDirectory:
         if not any("metaData" in action for action in told):
             state.schemas = [(first, schema)]
         return state
+
+    def _by_delta(self, version: int) -> Any:
+        """Return a version that is there as delta-rs has it.
+
+        Not the newest: who lists a log while others add to it may see an entry and not the one
+        before it, and delta-rs takes that for damage.
+        """
+        return delta.DeltaTable(str(self.path), version=version)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -565,15 +573,18 @@ class DeltaDirectory:
             found.append(os.path.relpath(folder, self.path))
         remove_empty(self.path, found)
 
-    def unknown_to_delta(self, hours: int) -> list[str]:
+    def unknown_to_delta(self, version: int, hours: int) -> list[str]:
         """Return the files that delta-rs would vacuum: what no version of these hours names.
+
+        Args:
+            version: the newest one known; files that were added since are young.
 
         Raises:
             RiverError: CORRUPT.
         """
         try:
             with self._asking():
-                found = delta.DeltaTable(str(self.path)).vacuum(
+                found = self._by_delta(version).vacuum(
                     hours, dry_run=True, enforce_retention_duration=False, full=True
                 )
         except ValueError as error:
@@ -633,9 +644,10 @@ class DeltaDirectory:
             ValueError: what delta-rs says. OSError: what the system says.
         """
         log = self.path / "_delta_log"
+        with self.view() as state:
+            version = -1 if state is None else state.version
         with self._asking():
-            table = delta.DeltaTable(str(self.path))
-            version = int(table.version())
+            table = self._by_delta(version)
             cleans = table.metadata().configuration.get("delta.enableExpiredLogCleanup")
             table.create_checkpoint()
         if self._sync:
