@@ -184,7 +184,8 @@ def check_rows(batch: Any, filters: Sequence[Filter], matches: Matcher, conditio
     failing = next(
         each for each in filters if not matcher([each], batch.schema).apply(row).num_rows
     )
-    value = repr(row.column(failing.column)[0].as_py())
-    text = f"a row has {failing.column} = {value:.100}, which replaceWhere does not match"
+    value = row.column(failing.column)[0].as_py()
+    shown = "NULL" if value is None else repr(value) if isinstance(value, str) else str(value)
+    text = f"a row has {failing.column} = {shown:.100}, which replaceWhere does not match"
     fix = f'write only rows that match, as df.where("{condition:.300}"), or a wider condition'
     raise refusal(Code.REPLACE_WHERE_MISMATCH, f"{text}: {condition:.300}; {fix}")
