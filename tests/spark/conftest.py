@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,28 @@ def links() -> Iterator[dict[Any, Any]]:
     for link in list(held.values()):
         link.close()
     held.clear()
+
+
+@pytest.fixture(scope="session")
+def engines(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Start what reads tables by other engines."""
+    from ..helpers.spark.engines import running
+
+    with running() as duckdb_by:
+        capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            writer = pytestconfig.get_terminal_writer()
+            writer.line(f"\nDuckDB reads Delta tables by {duckdb_by}")
+        yield
+
+
+@pytest.fixture
+def compared(engines: None, tmp_path: Path) -> Iterator[None]:
+    """Have other engines read each table that a test leaves, as it is read here."""
+    from ..helpers.spark.engines import assert_same
+
+    yield
+    assert_same(tmp_path)
 
 
 @pytest.fixture(scope="session")

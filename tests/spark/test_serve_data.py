@@ -17,6 +17,7 @@ import pytest
 import wsmux
 from wsmux import rpc
 from wsmux.exceptions import HandshakeError
+from wsmux.spark import serve_data
 
 from ..helpers.commands import PATIENCE, command, run, running
 from ..helpers.spark.arrow_data import SCHEMA, ids, rows
@@ -175,3 +176,16 @@ def test_processes_end_when_the_first_one_is_killed(tmp_path: Path) -> None:
     process.wait(PATIENCE)
     process.stdout.close()
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), PATIENCE)
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/prefix", "abfss://c@a.dfs.core.windows.net/x"])
+def test_an_object_store_is_refused(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no lock, and no link that fails if the entry of a commit is there."""
+    monkeypatch.chdir(tmp_path)
+    for given in (address, Path(address)):
+        with pytest.raises(ValueError, match="object stores have neither, and are not supported"):
+            serve_data(given)
+    assert "object stores have neither" in refused(address)
+    assert not [*tmp_path.iterdir()]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
@@ -202,6 +202,8 @@ class Service:
         self._procedures: dict[str, Procedure] = {}
         # A view. Procedures are looked up only here, so even "__class__" is a valid name.
         self.procedures: Mapping[str, Procedure] = MappingProxyType(self._procedures)
+        self.asides: dict[str, Procedure] = {}
+        """Procedures that decorators of handlers add, which are in no schema and no client."""
 
     def __repr__(self) -> str:
         return f"Service({self.name!r})"
@@ -310,7 +312,7 @@ class Service:
             # A decorator may let messages pass of which these schemas describe a part.
             if (adapt := getattr(handler, "adapt_schemas", None)) is not None:
                 init, response = adapt(self.name, str(chosen), init, response)
-            self._procedures[str(chosen)] = Procedure(
+            self._procedures[str(chosen)] = made = Procedure(
                 service=self.name,
                 name=str(chosen),
                 kind=kind,
@@ -324,9 +326,18 @@ class Service:
                 description=description,
                 _error=Schema({"anyOf": list(declared)} if declared else None),
             )
+            for suffix, tell in getattr(handler, "asides", {}).items():
+                self.asides[f"{chosen}{suffix}"] = _aside(made, f"{chosen}{suffix}", tell)
             return handler
 
         return add
+
+
+def _aside(of: Procedure, name: str, handler: Handler) -> Procedure:
+    """Return a procedure beside another one, an rpc without schemas or errors."""
+    bare: dict[str, Any] = {"init": Schema(), "request": None, "response": Schema()}
+    bare |= {"errors": (), "codes": frozenset(), "generator": False, "_error": Schema()}
+    return replace(of, name=name, kind=Kind.RPC, handler=handler, description=None, **bare)
 
 
 def _refuse_bare(kind: Kind, given: tuple[Any, ...]) -> None:

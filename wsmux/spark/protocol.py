@@ -85,6 +85,8 @@ class Code(StrEnum):
     """A field is missing or has the wrong type."""
     NO_COLUMN = "NO_COLUMN"
     BAD_FILTER = "BAD_FILTER"
+    REPLACE_WHERE_MISMATCH = "REPLACE_WHERE_MISMATCH"
+    """A row that does not match the condition of the rows it is to replace."""
     WRONG_SCHEMA = "WRONG_SCHEMA"
     """A schema that cannot be stored, or does not match the stored one."""
     NO_TXN = "NO_TXN"

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,8 @@ class Nursery:
         os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        self.kill()
+        with suppress(ProcessLookupError):  # it may have died by itself
+            self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()

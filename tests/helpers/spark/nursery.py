@@ -20,7 +20,7 @@ from wsmux.runtime.lazy_imports import delta, pa, pc, pq
 from wsmux.spark.server.data_server import serve_data
 
 # What makes a difference to who comes after.
-CHANGES = ("link", "rename", "unlink", "mkdir", "fsync")
+CHANGES = ("link", "rename", "unlink", "mkdir", "rmdir", "fsync")
 
 
 def mortal(change: Callable[..., Any], count: itertools.count[int], after: int) -> Any:

@@ -62,13 +62,25 @@ def test_a_column_has_the_type_of_the_procedure(server: RpcServer) -> None:
     assert (found.schema.field("out").type, column([found])) == (pa.int64(), [2, 4])
 
 
+def test_single_rows_have_the_type_of_the_procedure_too(server: RpcServer, seen: Seen) -> None:
+    (found,) = call(server, "twice", "a", batch_rows=1)(batches([1, 2], kind=pa.int32()))
+    assert (found.schema.field("out").type, column([found])) == (pa.int64(), [2, 4])
+
+
+def test_a_procedure_of_single_rows_gets_nothing_but_rows(server: RpcServer, seen: Seen) -> None:
+    """A question for the type would be one more row to it."""
+    (found,) = call(server, "slow", "a", batch_rows=1)(batches([0, 0]))
+    assert (found.schema.field("out").type, seen.begun) == (pa.string(), [0, 0])
+
+
 def test_a_type_that_is_given_goes_before_that_of_the_procedure(server: RpcServer) -> None:
     (found,) = call(server, "twice", "a", into_type="double")(batches([1]))
     assert found.schema.field("out").type == pa.float64()
 
 
 @pytest.mark.parametrize(
-    ("name", "batch_rows"), [("many", 8), ("same", 8), ("twice_alone", 8), ("twice", 1)]
+    ("name", "batch_rows"),
+    [("many", 8), ("same", 8), ("twice_alone", 8), ("twice_alone", 1), ("same", 1)],
 )
 def test_a_procedure_that_tells_no_type_makes_strings(
     server: RpcServer, name: str, batch_rows: int

@@ -151,6 +151,14 @@ def test_no_rows_are_answered_with_the_type(
     assert (found and str(found)) == expected
 
 
+def test_the_question_for_the_type_alone_is_in_no_schema(client: Client) -> None:
+    service = typed()
+    assert [name for name in service.procedures if "$" in name] == []
+    for name in service.procedures:
+        told = client.rpc("typed", name, {"$rows": []}, WAIT)
+        assert client.rpc("typed", f"{name}$type", None, WAIT) == told
+
+
 def test_the_schema_that_is_served_is_that_of_a_row() -> None:
     told = serialize([typed()])["services"]["typed"]["procedures"]["double"]
     assert (told["init"], told["output"]) == (WHOLE, WHOLE)

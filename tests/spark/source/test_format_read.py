@@ -172,6 +172,20 @@ def test_columns_are_chosen_by_the_option_or_by_a_schema(spark: Any) -> None:
         )
 
 
+def test_spark_does_not_tell_a_python_source_which_columns_it_needs(spark: Any) -> None:
+    """When this fails, Spark does, and the reader should take it up: see docs/guides/spark.md."""
+    from pyspark.sql.datasource import DataSourceReader
+
+    with served() as (server, store):
+        filled(server.url, "d", [rows(0, 10)])
+        assert load(spark, server.url).select("id").collect() == [(each,) for each in range(10)]
+        assert store.reads[-1][1] is None, "all columns are read"
+        assert load(spark, server.url, columns="id").collect() == [(each,) for each in range(10)]
+        assert store.reads[-1][1] == ["id"]
+    told = {name for name in vars(DataSourceReader) if not name.startswith("_")}
+    assert told <= {"partitions", "pushFilters", "read"}
+
+
 def test_partitions_are_as_many_as_asked_for(spark: Any) -> None:
     with served() as (server, _):
         filled(server.url, "d", [rows(0, 50)], [rows(50, 50)])

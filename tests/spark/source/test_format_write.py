@@ -87,6 +87,23 @@ def test_a_dataset_is_partitioned_by_an_option(spark: Any) -> None:
         assert sorted(each.name for each in folders) == [f"day={each}" for each in days]
 
 
+def test_rows_that_match_a_condition_are_replaced(spark: Any) -> None:
+    frame = frame_of(spark, 0, 12).selectExpr("id", "DATE'2026-01-01' + int(id % 3) day", "id n")
+    where = "day = '2026-01-01' AND n > 3"
+    with served() as (server, store):
+        save(frame, server.url)
+        new = spark.sql("SELECT 100L AS id, DATE'2026-01-01' AS day, 4L AS n")
+        save(new, server.url, "overwrite", replaceWhere=where)
+        assert kept(store) == [*(each for each in range(12) if each not in (6, 9)), 100]
+        found = failure(lambda: save(frame, server.url, "overwrite", replaceWhere=where))
+        assert found.code == "REPLACE_WHERE_MISMATCH"
+        assert "a row has" in found.message
+        assert f'df.where("{where}")' in found.message
+        found = failure(lambda: save(new, server.url, replaceWhere=where))
+        assert (found.code, found.what) == ("BAD_REQUEST", "dataset.begin")
+        assert len(kept(store)) == 11
+
+
 def test_what_spark_has_for_partitions_is_refused_by_spark_itself(spark: Any) -> None:
     """So that nobody believes a dataset to be partitioned that is not."""
     with served() as (server, store):

@@ -20,10 +20,10 @@ from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.store.filters import parse_filters
 
 from ...helpers.spark.arrow_data import REFUSED, SCHEMA, ids, pa, rows, wide
-from ...helpers.spark.engines import by_polars, deltalake, duckdb
+from ...helpers.spark.engines import ENGINES, by_polars, deltalake, plain, read_by
 from ...helpers.spark.inside import table_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compared")]
 
 
 def write(store: DeltaDatasets, name: str, *batches: Any, mode: str = "append", **app: Any) -> str:
@@ -50,24 +50,6 @@ def table(store: DeltaDatasets, name: str) -> Any:
 
 
 # What other engines read
-
-
-def by_deltalake(path: str) -> Any:
-    return deltalake.DeltaTable(path).to_pyarrow_table()
-
-
-def by_duckdb(path: str) -> Any:
-    """Read the files that the log tells of; the extension for Delta may not be installed."""
-    files = deltalake.DeltaTable(path).file_uris()
-    if not files:
-        return by_deltalake(path)
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone='UTC'")
-        query = "SELECT * FROM read_parquet(?)"
-        return connection.sql(query, params=[files]).to_arrow_table()
-
-
-ENGINES = {"deltalake": by_deltalake, "polars": by_polars, "duckdb": by_duckdb}
 
 # pyarrow's data sets do not read nulls that a null struct has in what is never null.
 STRICT = {"strict struct"}
@@ -125,25 +107,9 @@ def optimized(store: DeltaDatasets) -> None:
 def test_engines_agree(tmp_path: Path, fill: Callable[[DeltaDatasets], None], engine: str) -> None:
     store = DeltaDatasets(tmp_path, sync=False)
     fill(store)
-    wanted = table(store, "d").sort_by("id")
-    found = ENGINES[engine](str(tmp_path / "datasets" / "d")).sort_by("id")
+    found, wanted = read_by(engine, str(tmp_path / "datasets" / "d")), table(store, "d")
     assert found.schema.names == wanted.schema.names
     assert plain(found) == plain(wanted)
-
-
-def plain(found: Any) -> list[str]:
-    """Return rows as text, maps as their pairs, and times without how a zone is called."""
-
-    def told(value: Any) -> Any:
-        if isinstance(value, dict):
-            if set(value) == {"key", "value"}:
-                return value["key"], told(value["value"])
-            return {name: told(each) for name, each in value.items()}
-        if isinstance(value, list | tuple):
-            return tuple(told(each) for each in value)
-        return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
-
-    return [str(told(row)) for row in found.to_pylist()]
 
 
 def test_statistics_let_engines_leave_out_files(tmp_path: Path) -> None:

@@ -18,12 +18,13 @@ from wsmux.spark.store.base import Committed
 from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.store.filters import parse_filters, wire_value
 from wsmux.spark.tables import staging as staging_module
+from wsmux.spark.tables.data_files import remove_empty
 
 from ...helpers.spark.arrow_data import pa
-from ...helpers.spark.engines import by_polars, deltalake
+from ...helpers.spark.engines import ENGINES, deltalake, read_by
 from ...helpers.spark.inside import table_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compared")]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("word", pa.string())])
 HOUR = 3600.0
@@ -86,6 +87,10 @@ def files(path: Path) -> list[str]:
     return sorted(str(each.relative_to(home(path))) for each in home(path).rglob("part-*.parquet"))
 
 
+def folders(path: Path) -> list[str]:
+    return sorted(each.name for each in home(path).glob("*=*"))
+
+
 def refused(code: str, store: DeltaDatasets, *batches: Any, **options: Any) -> str:
     with pytest.raises(RiverError) as caught:
         written(store, *batches, **options)
@@ -98,13 +103,8 @@ def store(tmp_path: Path) -> DeltaDatasets:
     return DeltaDatasets(tmp_path, sync=False)
 
 
-def by_deltalake(path: Path) -> Any:
-    return deltalake.DeltaTable(str(home(path))).to_pyarrow_table()
-
-
 def rows_by(engine: str, path: Path) -> list[dict[str, Any]]:
-    found = by_polars(str(home(path))) if engine == "polars" else by_deltalake(path)
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
+    return sorted(read_by(engine, str(home(path))).to_pylist(), key=lambda row: row["id"])
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["whole log", "cleaned log"])
@@ -129,7 +129,7 @@ def test_engines_agree_on_values_of_every_type(
         found = [each["id"] for each in read(store, [name, "=", wire_value(value)])]
         assert found == [place for place, each in enumerate(held) if each == value]
     assert [each["id"] for each in read(store, [name, "is_null"])] == [len(values)]
-    for engine in ("deltalake", "polars"):
+    for engine in ENGINES:
         assert rows_by(engine, tmp_path) == wanted, engine
 
 
@@ -366,6 +366,7 @@ def test_what_was_not_committed_is_removed(store: DeltaDatasets, tmp_path: Path,
     else:
         store.commit(txn, [receipt])
     assert len(files(tmp_path)) == (3 if end == "another attempt" else 0)
+    assert len(folders(tmp_path)) == (3 if end == "another attempt" else 0)
     with pytest.raises(RiverError, match="was aborted, or has expired"):
         cut_short.finish(1, 1)
     cut_short.discard()
@@ -399,7 +400,44 @@ def test_what_was_overwritten_is_swept_from_its_folders(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 4
     store.expire(time.time() + 2 * 86_400)
     assert len(files(tmp_path)) == 1
+    assert folders(tmp_path) == ["day=2024-03-01"], "the others are empty"
     assert read(store) == batch_of(10, 1).to_pylist()
+
+
+def test_a_folder_that_is_swept_before_a_file_is_in_it_is_made_again(
+    store: DeltaDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_file, left = staging_module.NewFile, 3
+
+    def swept(path: Path, *arguments: Any, **options: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            remove_empty(home(tmp_path), [path.parent.relative_to(home(tmp_path)).as_posix()])
+            assert not path.parent.parent.joinpath("day=2024-02-29").exists()
+        return new_file(path, *arguments, **options)
+
+    monkeypatch.setattr(staging_module, "NewFile", swept)
+    written(store, batch_of(0, 1), partition_by=["day", "word"])
+    assert read(store) == batch_of(0, 1).to_pylist()
+    assert left == 0
+
+
+def test_vacuum_removes_empty_folders_of_partitions_alone(
+    store: DeltaDatasets, tmp_path: Path
+) -> None:
+    written(store, batch_of(0, 3), partition_by=["day"])
+    kept = folders(tmp_path)
+    for name in ("day=2030-01-01/word=a", "day=2030-01-02", "other", "other/day=1"):
+        (home(tmp_path) / name).mkdir(parents=True)
+    (tmp_path / "outside" / "word=b").mkdir(parents=True)
+    (home(tmp_path) / "day=2030-01-03").symlink_to(tmp_path / "outside")
+    store.vacuum("d", dry_run=True)
+    assert (home(tmp_path) / "day=2030-01-02").exists()
+    store.vacuum("d")
+    assert folders(tmp_path) == [*kept[:2], "day=2030-01-03", *kept[2:]]
+    assert (home(tmp_path) / "other" / "day=1").exists()
+    assert (tmp_path / "outside" / "word=b").exists()
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -24,7 +24,7 @@ from ...helpers.spark.engines import by_polars, deltalake
 from ...helpers.spark.inside import table_of
 from ...helpers.waiting import wait_for
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compared")]
 
 
 def store(path: Path, **options: Any) -> DeltaDatasets:

@@ -17,7 +17,7 @@ from ...helpers.spark.arrow_data import SCHEMA, pa, rows
 from ...helpers.spark.engines import deltalake
 from ...helpers.spark.inside import table_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compared")]
 
 
 @pytest.fixture

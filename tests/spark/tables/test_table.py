@@ -32,6 +32,9 @@ from ...helpers.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
+# For tests that damage nothing.
+compared = pytest.mark.usefixtures("compared")
+
 PATIENCE = 30.0
 
 
@@ -192,6 +195,7 @@ def test_a_log_without_a_schema_is_no_table(filled: Path) -> None:
         read(store(filled))
 
 
+@compared
 def test_an_entry_that_goes_while_it_is_opened_is_read_from_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +252,7 @@ def test_everything_is_safe_before_it_is_named(
     ]
 
 
+@compared
 def test_a_commit_cut_short_is_done_by_the_next(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +286,7 @@ def append_elsewhere(path: Path, start: int) -> None:
     deltalake.write_deltalake(str(home(path)), pa.table(rows(start, 10)), mode="append")
 
 
+@compared
 def test_what_others_write_is_read_and_written_to(filled: Path) -> None:
     datasets = store(filled)
     assert read(datasets) == list(range(30))
@@ -291,6 +297,7 @@ def test_what_others_write_is_read_and_written_to(filled: Path) -> None:
     assert read(datasets) == read(store(filled)) == list(range(60))
 
 
+@compared
 def test_what_others_rewrite_is_one_version(filled: Path) -> None:
     datasets = store(filled)
     token = datasets.describe("d", 1).ranges[0].token
@@ -306,6 +313,7 @@ def test_what_others_rewrite_is_one_version(filled: Path) -> None:
     assert sorted(read(datasets)) == list(range(5, 40))
 
 
+@compared
 def test_a_commit_beside_others_is_made_once(filled: Path) -> None:
     """Each of both sides loses races for versions, and none of its rows."""
     failures: list[BaseException] = []
@@ -332,6 +340,7 @@ def test_a_commit_beside_others_is_made_once(filled: Path) -> None:
     assert sorted(read(store(filled))) == [*range(330), *range(1000, 1120)]
 
 
+@compared
 def test_an_entry_of_another_writer_in_between_is_looked_at_first(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +394,7 @@ def between(monkeypatch: pytest.MonkeyPatch, others: Callable[[], object]) -> No
     monkeypatch.setattr(DeltaDirectory, "commit", late)
 
 
+@compared
 def test_a_column_that_another_writer_adds_in_between_stays(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,6 +414,7 @@ def test_a_column_that_another_writer_adds_in_between_stays(
     assert {"w", "z"} <= set(datasets.describe("d").schema.names)
 
 
+@compared
 def test_a_dataset_that_another_writer_makes_in_between_is_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,6 +431,7 @@ def test_a_dataset_that_another_writer_makes_in_between_is_not_made_again(
     assert read(datasets) == list(range(10, 20))
 
 
+@compared
 def test_two_stores_race_for_one_app(filled: Path) -> None:
     """Each version counts once, whoever was first."""
     answers: list[list[Committed]] = [[], []]
@@ -470,6 +482,7 @@ def rows_of(datasets: DeltaDatasets) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["id"])
 
 
+@compared
 def test_a_table_of_another_program_is_served(tmp_path: Path) -> None:
     datasets = serve_foreign(tmp_path, pa.table(rows(0, 10)))
     assert read(datasets) == list(range(10))
@@ -478,6 +491,7 @@ def test_a_table_of_another_program_is_served(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(str(home(tmp_path))).to_pyarrow_table().num_rows == 20
 
 
+@compared
 @pytest.mark.parametrize("cleaned", [False, True], ids=["whole log", "cleaned log"])
 def test_files_with_odd_names_are_read_and_replaced(tmp_path: Path, cleaned: bool) -> None:
     """Also for those who compare names as they stand in the log, letter by letter."""
@@ -496,6 +510,7 @@ def test_files_with_odd_names_are_read_and_replaced(tmp_path: Path, cleaned: boo
     assert table["id"].to_pylist() == list(range(50, 60))
 
 
+@compared
 def test_what_another_program_has_replaced_is_kept_as_long_as_its_table_says(
     tmp_path: Path,
 ) -> None:
@@ -872,9 +887,8 @@ def test_a_checkpoint_that_fails_is_told_and_tried_again(
 
 
 @pytest.mark.hang_bound(180)
-def test_a_commit_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
-    """It makes as many calls, of Python and of the system, behind 1,000 commits as behind 10."""
-    datasets = store(tmp_path)
+def calls_of(datasets: DeltaDatasets, *numbers: int) -> int:
+    """Return how many calls, of Python and of the system, the cheapest of some commits makes."""
 
     def calls(number: int) -> int:
         count = 0
@@ -890,15 +904,35 @@ def test_a_commit_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None
             sys.setprofile(None)
         return count
 
-    def fewest(*numbers: int) -> int:
-        return min(map(calls, numbers))  # one of them may have begun a checkpoint
+    return min(map(calls, numbers))  # one of them may have begun a checkpoint
 
+
+def test_a_commit_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
+    """See also ``test_many_commits``."""
+    commits = 1000
+    datasets = store(tmp_path)
     for number in range(10):
         write(datasets, number * 10)
-    early = fewest(10, 11, 12)
-    for number in range(13, 1000):
+    early = calls_of(datasets, 10, 11, 12)
+    for number in range(13, commits):
         write(datasets, number * 10)
-    assert fewest(1000, 1001, 1002) <= 1.05 * early
+    late = [commits, commits + 1, commits + 2]
+    assert calls_of(datasets, *late) <= 1.05 * early
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "vacuum", "app"])
+def test_a_listing_that_misses_an_entry_is_no_damage(filled: Path, way: str) -> None:
+    """Who lists a folder may see a file that was added meanwhile, and not the one before it."""
+    datasets = store(filled)
+    assert len(read(datasets)) == 30
+    shutil.copy(entry(filled, 2), entry(filled, 4))
+    if way == "checkpoint":
+        table_of(datasets, "d").checkpoint()
+        assert (home(filled) / "_delta_log" / f"{2:020d}.checkpoint.parquet").exists()
+    elif way == "vacuum":
+        assert datasets.vacuum("d", dry_run=True).files == []
+    else:
+        assert datasets.begin("d", "append", SCHEMA, "a", 1).done is False
 
 
 # Gone or made again between two looks

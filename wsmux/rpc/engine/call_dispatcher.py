@@ -242,6 +242,7 @@ class CallDispatcher(Suspender):
             text = f"couldn't find service {_shown(envelope.service)}"
             return RiverError(INVALID_REQUEST, text)
         procedure = service.procedures.get(envelope.procedure)
+        procedure = procedure or service.asides.get(envelope.procedure)
         if procedure is None:
             name = _shown(envelope.procedure)
             text = f"couldn't find a procedure {name} in {envelope.service}"

@@ -7,7 +7,9 @@ missing if there are none. A row thus costs no more than its value, and any Rive
 part: in TypeScript such a procedure is a loop.
 
 The answer to a message of no rows may tell the type of all values in Spark's DDL, as in
-``{"$values": [], "$type": "bigint"}``: a column of them then has it.
+``{"$values": [], "$type": "bigint"}``: a column of them then has it. Who sends single rows asks the
+procedure of the same name with ``$type`` behind it for that answer, since a procedure that is not
+made for messages of rows would take such a message for a row.
 
 A key identifies a row permanently: work repeated under the same key should take effect once. Calls
 that are repeated after an error carry the same keys, and ``Deduplicator`` answers them with the
@@ -31,6 +33,7 @@ from ..ddl import Ddl, parse
 from .result_types import annotated_type, schema_type
 
 __all__ = [
+    "TYPE",
     "Answers",
     "Deduplicator",
     "NotAnswers",
@@ -209,7 +212,7 @@ def batched(
             return _alone(handle, ctx, init) if whole else handle(ctx, init)
         row, kind = schemas.get((ctx.service, ctx.procedure), (None, annotated))
         if not rows:
-            return {VALUES: [], TYPE: str(kind)} if kind else {VALUES: []}
+            return _told(kind)
         refused = {} if row is None else _refused(row, rows)
         kept = [each for at, each in enumerate(rows) if at not in refused] if refused else rows
         if whole:
@@ -223,8 +226,18 @@ def batched(
             results = _results(deduplicator.wrap(handle), ctx, keyed)
         return _answer(_merged(results, refused))
 
+    def tell_type(ctx: Context, init: Any) -> dict[str, Any]:
+        known = schemas.get((ctx.service, ctx.procedure.removesuffix(TYPE)), (None, annotated))
+        return _told(known[1])
+
     answer.adapt_schemas = adapt_schemas  # type: ignore[attr-defined]
+    answer.asides = {TYPE: tell_type}  # type: ignore[attr-defined]
     return answer
+
+
+def _told(kind: Ddl | None) -> dict[str, Any]:
+    """Return the answer to a message of no rows."""
+    return {VALUES: [], TYPE: str(kind)} if kind else {VALUES: []}
 
 
 def _are_keys(keys: Any, rows: list[Any]) -> bool:

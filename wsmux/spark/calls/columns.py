@@ -12,7 +12,7 @@ from ...rpc import RiverError
 from ..connection_settings import Link
 from ..ddl import Ddl
 from .arrow import Misfit, column_of, json_text, rows_of
-from .batches import rows_message
+from .batches import TYPE, rows_message
 from .pipeline import Plan
 from .task_calls import Target, TaskCalls, of_nulls
 from .values import plainer
@@ -57,7 +57,7 @@ class ColumnCalls:
     error_col: str | None
     key: str | None
     asks: bool
-    """Whether the server can be asked for the type of results, and was not yet."""
+    """Whether the server was not yet asked for the type of results."""
 
     def on(self, df: Any) -> Any:
         """Return a DataFrame with the column; the same as ``df.transform(call.on)``.
@@ -99,7 +99,10 @@ class ColumnCalls:
         """Return what knows the type of the results, if the procedure tells one."""
         if self.into_type is not None or not self.asks:
             return self
-        kind = TaskCalls(self.target, self.plan, self.timeout, link).result_type()
+        target = self.target
+        if self.batch_rows == 1 and self.key is None:  # it may not be for messages of rows
+            target = replace(target, procedure=f"{target.procedure}{TYPE}")
+        kind = TaskCalls(target, self.plan, self.timeout, link).result_type()
         return replace(self, into_type=kind, asks=False)
 
     def __call__(self, batches: Iterable[Any]) -> Generator[Any]:

@@ -123,8 +123,8 @@ class Procedure:
             into_type: its type, as Spark's DDL such as ``"double"`` or ``"struct<city:string>"``,
                 or as a type of pyspark or pyarrow. By default that of the procedure, which ``on``
                 and ``schema`` ask the server for: ``batched`` tells it by schema or annotation.
-                A procedure that tells none, as with ``batch_rows=1``, makes strings. In a string,
-                text is kept, and anything else becomes JSON.
+                One that tells none, such as any that is not made by ``batched``, makes strings. In
+                a string, text is kept, and anything else becomes JSON.
             error_col: the name of a column for errors, null for rows that succeeded; ``into`` is
                 null for rows that failed. Without it the first such row fails the task. A
                 connection that stays lost fails the task in any case.
@@ -145,7 +145,7 @@ class Procedure:
             None if into_type is None else ddl_of(into_type),
             error_col,
             key,
-            asks=batch_rows > 1 or key is not None,
+            asks=True,
         )
 
     def arrow(

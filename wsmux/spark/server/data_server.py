@@ -243,7 +243,7 @@ def serve_data(
         options: see ``Stores`` and ``DataServer``.
 
     Raises:
-        ValueError: an argument is invalid.
+        ValueError: an argument is invalid, such as a directory in an object store, s3://...
         OSError: the address cannot be listened on, or the directory cannot be used.
         RiverError: CORRUPT; the directory holds something else.
     """

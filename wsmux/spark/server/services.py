@@ -12,7 +12,7 @@ dataset.list                                                        datasets: [{
                                                                     rows, bytes, error?}]
 dataset.begin       dataset, mode, schema, app?, app_version?,      txn, done
                     merge_schema?, overwrite_schema?,
-                    partition_by?
+                    partition_by?, replace_where?
 dataset.commit      txn, receipts                                   version, rows, bytes
 dataset.abort       txn                                             committed
 dataset.optimize    dataset, target_size? (bytes)                   version, files_removed,
@@ -101,8 +101,10 @@ class DatasetService(Service):
         refused = (Code.EXISTS, Code.WRONG_SCHEMA)
         self._add_rpc(self.describe, _errors(*missing))
         self._add_rpc(self.list, _errors())
-        self._add_rpc(self.begin, _errors(*refused))
-        self._add_rpc(self.commit, _errors(Code.NO_TXN, Code.WRONG_RECEIPT, *refused))
+        condition = (Code.NO_COLUMN, Code.BAD_FILTER)
+        self._add_rpc(self.begin, _errors(*refused, *condition))
+        committing = (Code.NO_TXN, Code.WRONG_RECEIPT, *refused, *condition)
+        self._add_rpc(self.commit, _errors(*committing))
         self._add_rpc(self.abort, _errors(Code.NO_TXN))
         self._add_rpc(self.optimize, _errors(Code.NO_DATASET, Code.WRONG_SCHEMA))
         self._add_rpc(self.vacuum, _errors(Code.NO_DATASET, Code.WRONG_SCHEMA))
@@ -154,6 +156,8 @@ class DatasetService(Service):
         more: dict[str, Any] = {name: True for name in flags if request.given(name) is True}
         if "partition_by" in request:
             more["partition_by"] = request.texts("partition_by")
+        if "replace_where" in request:
+            more["replace_where"] = request.text("replace_where")
         begun = self.store.begin(
             request.text("dataset"),
             request.text("mode"),

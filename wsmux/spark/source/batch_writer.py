@@ -75,6 +75,8 @@ class BatchWriter(DataSourceArrowWriter):
                 init["overwrite_schema"] = True
             if options.partition_by is not None:
                 init["partition_by"] = list(options.partition_by)
+            if options.replace_where is not None:
+                init["replace_where"] = options.replace_where
             if options.app is not None:
                 init |= {"app": options.app, "app_version": options.app_version}
         return ask_once(self._recipe, self._service, "begin", **init)

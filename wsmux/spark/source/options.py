@@ -21,6 +21,7 @@ failOnDataLoss      fail if offsets are gone, instead of skipping them          
 txnAppId            id of the writer, so that a rerun writes nothing              none
 mergeSchema         let a dataset have further columns; some may be missing       false
 overwriteSchema     let an overwrite replace the schema and partition columns     false
+replaceWhere        let an overwrite replace only rows that match a condition     all rows
 partitionBy         partition columns of a new dataset, ``a,b`` or ``["a"]``      none
 txnVersion          a number that increases with each write of that id            none
 batchRows           maximum rows of a record batch                                no limit
@@ -115,6 +116,7 @@ class Options:
     merge_schema: bool = False
     overwrite_schema: bool = False
     partition_by: tuple[str, ...] | None = None
+    replace_where: str | None = None
     app: str | None = None
     app_version: int | None = None
     batch_rows: int | None = None
@@ -227,6 +229,7 @@ _OF_DATASETS = (
     "mergeSchema",
     "overwriteSchema",
     "partitionBy",
+    "replaceWhere",
 )
 
 
@@ -385,6 +388,7 @@ _OPTIONS = (
     _Option("mergeSchema", "merge_schema", _truth, _WRITE),
     _Option("overwriteSchema", "overwrite_schema", _truth, _WRITE),
     _Option("partitionBy", "partition_by", _columns, _WRITE),
+    _Option("replaceWhere", "replace_where", _text, _WRITE),
     _Option("txnAppId", "app", _text, _WRITE),
     _Option("txnVersion", "app_version", _whole(0), _WRITE),
     _Option("batchRows", "batch_rows", _whole(1, 2**24)),

@@ -226,6 +226,7 @@ class DatasetStore(ABC):
         merge_schema: bool = False,
         overwrite_schema: bool = False,
         partition_by: Sequence[str] | None = None,
+        replace_where: str | None = None,
     ) -> Begun:
         """Begin to write.
 
@@ -238,6 +239,8 @@ class DatasetStore(ABC):
             overwrite_schema: let an overwrite replace schema and partition columns too.
             partition_by: the partition columns of a new table, or of one whose schema is replaced;
                 otherwise those that the table has, if any are given.
+            replace_where: let an overwrite replace only rows that match a condition, as
+                ``tables.conditions`` has them, which all rows written have to match too.
         """
 
     @abstractmethod

@@ -32,9 +32,11 @@ from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, is_name, re
 from ..source.ranges import cut, overlaps
 from ..tables.actions import DataFile, TableState
 from ..tables.compaction import AUTO_OPTIMIZE, TARGET_SIZE, AutoOptimizer, optimize
+from ..tables.conditions import parse_condition
 from ..tables.data_files import checked_path, groups_of, read_file
 from ..tables.history import HISTORY, MAX_HISTORY, history
 from ..tables.partitions import check_partitions, matching
+from ..tables.replacing import Replacer, check_rows
 from ..tables.staging import Staged
 from ..tables.statistics import may_match
 from ..tables.table import Commit, DeltaDirectory
@@ -67,6 +69,9 @@ __all__ = ["MODES", "DeltaDatasets"]
 MAX_APP = 1000
 
 MODES = ("append", "overwrite", "create")
+
+# Times that files are rewritten, while others replace them or add such ones.
+ATTEMPTS = 5
 
 _log = logger("wsmux.spark")
 
@@ -222,6 +227,7 @@ class DeltaDatasets(DatasetStore):
         merge_schema: bool = False,
         overwrite_schema: bool = False,
         partition_by: Sequence[str] | None = None,
+        replace_where: str | None = None,
     ) -> Begun:
         check_name(dataset, "dataset")
         if mode not in MODES:
@@ -237,6 +243,9 @@ class DeltaDatasets(DatasetStore):
         if overwrite_schema and (mode != "overwrite" or merge_schema):
             text = "overwriteSchema belongs to the mode overwrite, without mergeSchema"
             raise refusal(Code.BAD_REQUEST, f"{text}; the mode is {mode}")
+        if replace_where is not None and (mode != "overwrite" or overwrite_schema):
+            text = "replaceWhere belongs to the mode overwrite, without overwriteSchema"
+            raise refusal(Code.BAD_REQUEST, f"{text}; the mode is {mode}")
         given = _kept(schema)
         wanted = None if partition_by is None else list(partition_by)
         asked = _Asked(mode, given, wanted, merge_schema, overwrite_schema)
@@ -250,6 +259,8 @@ class DeltaDatasets(DatasetStore):
                         return Begun(str(TxnId("d", dataset, written)), True)
                 layout = _allowed(asked, dataset, state)
         check_partitions(layout.partition_by, layout.schema)
+        if replace_where is not None:
+            matcher(parse_condition(replace_where, layout.schema), layout.schema)
         info = {
             "mode": mode,
             "schema": schema_text(layout.schema),
@@ -260,6 +271,8 @@ class DeltaDatasets(DatasetStore):
         }
         if merge_schema:
             info["given"] = schema_text(given)
+        if replace_where is not None:
+            info["replace_where"] = replace_where
         txn = TxnId("d", dataset, uuid.uuid4().hex)
         table.staging.begin(txn.key, info)
         return Begun(str(txn), False)
@@ -289,12 +302,31 @@ class DeltaDatasets(DatasetStore):
         takes(given, _kept(schema), "the transaction")
         columns = info.get("partition_by") or []
         part = table.staging.new_part(ident.key, partition, attempt, kept, columns)
-        return _FitPart(part, given, kept)
+        return _FitPart(part, given, kept, info.get("replace_where"))
 
     def commit(self, txn: str, receipts: Sequence[Receipt]) -> Committed:
         ident, table = self._txn(txn)
         if table is None:
             raise no_txn(txn)
+        replacer = Replacer(table, ident.key)
+        for _ in range(ATTEMPTS):
+            done = self._committed(txn, ident, table, receipts, replacer)
+            if done is not None:
+                self._keep_up(table, len(receipts))
+                return done
+            replacer.rewrite()
+        text = f"others add files to datasets/{table.name} of which some rows are to be replaced"
+        raise refusal(Code.BUSY, f"{text}, {ATTEMPTS} times: nothing was changed; ask again")
+
+    def _committed(
+        self,
+        txn: str,
+        ident: TxnId,
+        table: DeltaDirectory,
+        receipts: Sequence[Receipt],
+        replacer: Replacer,
+    ) -> Committed | None:
+        """Return what was committed, ``None`` if files have to be rewritten first."""
         deadline, backoff = Deadline(self._lock_timeout), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         with table.locked() as state:
             while True:
@@ -313,12 +345,20 @@ class DeltaDatasets(DatasetStore):
                     text = f"datasets/{table.name} is written to by others all the time"
                     raise refusal(Code.BUSY, f"{text}: nothing was changed; ask again")
                 planned = self._planned(table, state, version, ident, info, receipts)
+                where = info.get("replace_where")
+                if state is not None and where is not None:
+                    with table.view() as newest:
+                        live = {} if newest is None else dict(newest.live)
+                    filters = parse_condition(where, planned.schema)
+                    removed = replacer.plan(live, planned.schema, planned.partition_by, filters)
+                    if removed is None:
+                        return None
+                    planned = planned._replace(where=where, removed=removed)
                 if not table.commit(planned):
                     time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
                 with table.view() as state:
                     pass
             _clear(table, ident.key)
-        self._keep_up(table, len(receipts))
         return done
 
     def _keep_up(self, table: DeltaDirectory, added: int | None) -> None:
@@ -489,15 +529,24 @@ def _remove_own(directory: str, process: int) -> None:
 class _FitPart(Part):
     """Bring batches into the form that is kept before they are staged."""
 
-    def __init__(self, part: Part, given: Any, kept: Any) -> None:
+    def __init__(self, part: Part, given: Any, kept: Any, where: str | None) -> None:
         self._part = part
         self._given = given
         self._kept = None if kept is given else kept
+        self._where = where
+        if where is not None:
+            self._filters = parse_condition(where, kept)
+            self._matches = matcher(self._filters, kept)
 
     def write(self, batch: Any) -> None:
-        if batch.num_rows:
-            batch = fitted(batch, self._given)
-            self._part.write(batch if self._kept is None else aligned(batch, self._kept))
+        if not batch.num_rows:
+            return
+        batch = fitted(batch, self._given)
+        if self._kept is not None:
+            batch = aligned(batch, self._kept)
+        if self._where is not None:
+            check_rows(batch, self._filters, self._matches, self._where)
+        self._part.write(batch)
 
     def finish(self, size: int, crc: int) -> Receipt:
         return self._part.finish(size, crc)

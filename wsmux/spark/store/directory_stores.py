@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -32,6 +33,8 @@ from .topics import HomeTopics
 __all__ = ["DirectoryTopics", "open_directory"]
 
 MARKER = "wsmux-store.json"
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 LAYOUT = 1
 
 
@@ -39,8 +42,16 @@ def open_directory(directory: str | os.PathLike[str]) -> Path:
     """Return a directory that is a store; make it one if it is empty, or not there.
 
     Raises:
-        RiverError: CORRUPT, if it holds something else. OSError: it cannot be used.
+        ValueError: it is the address of an object store. RiverError: CORRUPT, if it holds something
+            else. OSError: it cannot be used.
     """
+    if _ADDRESS.match(os.fspath(directory)):
+        text = (
+            f"{os.fspath(directory)!r:.200} is an address, and a store is a directory of a file "
+            "system with flock and hard links: object stores have neither, and are not supported; "
+            "name a directory"
+        )
+        raise ValueError(text)
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     path = path.resolve(strict=True)

@@ -23,7 +23,16 @@ from ...rpc import RiverError
 from ...runtime.lazy_imports import pa, pc
 from ..protocol import Code, refusal
 
-__all__ = ["OPERATORS", "Filter", "Matcher", "matcher", "parse_filters", "wire_value"]
+__all__ = [
+    "OPERATORS",
+    "UNARY",
+    "Filter",
+    "Matcher",
+    "is_binary",
+    "matcher",
+    "parse_filters",
+    "wire_value",
+]
 
 ORDERED = ("<", "<=", ">", ">=")
 UNARY = ("is_null", "not_null")
@@ -264,12 +273,13 @@ def _reader(kind: Any) -> Callable[[Any, Any], Any] | None:
         (_is_text, _text),
         (types.is_date, _date),
         (types.is_timestamp, _timestamp),
-        (_is_binary, _binary),
+        (is_binary, _binary),
     )
     return next((read for is_kind, read in table if is_kind(kind)), None)
 
 
-def _is_binary(kind: Any) -> bool:
+def is_binary(kind: Any) -> bool:
+    """Return whether a type is one of bytes."""
     types = pa.types
     return bool(
         types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)

@@ -32,6 +32,7 @@ __all__ = [
     "parse_entry",
     "protocol_for",
     "remove_action",
+    "rows_of",
     "told_metrics",
 ]
 

@@ -5,10 +5,11 @@ What is written needs memory for one row group, whatever comes: see ``store.file
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ...config import MIB
@@ -21,7 +22,7 @@ from .actions import DataFile
 from .partitions import partition_value
 from .statistics import Statistics
 
-__all__ = ["NewFile", "Written", "groups_of", "read_file", "rows_in"]
+__all__ = ["NewFile", "Written", "groups_of", "read_file", "remove_empty", "rows_in"]
 
 # Bytes of a file that are worth being read apart.
 GROUP_BYTES = 8 * MIB
@@ -117,6 +118,26 @@ def checked_path(root: Path, name: str, shown: str) -> Path:
     if not stat.S_ISREG(mode):
         raise refusal(Code.CORRUPT, f"{shown} is not a file of the store")
     return path
+
+
+def remove_empty(root: Path, folders: Iterable[str]) -> None:
+    """Remove the folders of partitions below a table that nothing is in, and those around them.
+
+    No link is followed. Whoever is about to write there has to make the folder again if it went
+    between the two.
+    """
+    for folder in sorted(set(folders), reverse=True):
+        inner = root
+        found = []
+        for name in PurePosixPath(folder).parts:
+            inner = inner / name
+            if "=" not in name or not inner.is_dir() or inner.is_symlink():
+                break
+            found.append(inner)
+        else:
+            with contextlib.suppress(OSError):  # something is in it, or it is gone
+                for each in reversed(found):
+                    each.rmdir()
 
 
 def rows_in(root: Path, name: str, shown: str) -> int:

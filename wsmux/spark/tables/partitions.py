@@ -214,8 +214,8 @@ def matching(
 ) -> Sequence[bool | None]:
     """Return of each file whether its rows match all filters, by its partition values alone.
 
-    ``None``: a filter names a column that its partition values do not tell. The filters are ones
-    that ``matcher`` takes for the schema.
+    ``None``: a filter names a column that its partition values do not tell, or one of these is no
+    value. The filters are ones that ``matcher`` takes for the schema.
     """
     found: list[bool | None] = [True] * len(files)
     for one in filters:
@@ -223,16 +223,19 @@ def matching(
         known = {file.partition[one.column] for file in files if one.column in file.partition}
         verdicts = {text: _matches(test, one.column, text, kind) for text in known}
         for place, file in enumerate(files):
-            if one.column not in file.partition:
+            verdict = (
+                verdicts.get(file.partition[one.column]) if one.column in file.partition else None
+            )
+            if verdict is None:
                 found[place] = None if found[place] else found[place]
-            elif not verdicts[file.partition[one.column]]:
+            elif not verdict:
                 found[place] = False
     return found
 
 
-def _matches(test: Matcher, column: str, text: str | None, kind: Any) -> bool:
+def _matches(test: Matcher, column: str, text: str | None, kind: Any) -> bool | None:
     try:
         values = pa.repeat(partition_value(text, kind), 1)
     except pa.ArrowException:
-        return True  # who reads the file says what is wrong with it
+        return None  # who reads the file says what is wrong with it
     return bool(test.apply(pa.RecordBatch.from_arrays([values], names=[column])).num_rows)

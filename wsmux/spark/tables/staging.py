@@ -15,6 +15,7 @@ without a look at all files of the table.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -23,7 +24,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ...config import MIB
@@ -35,7 +36,7 @@ from ..store.base import Part
 from ..store.commit_log import read_object, write_new
 from ..store.directory import real_directory
 from ..store.schemas import first_line
-from .data_files import NewFile, sync_path
+from .data_files import NewFile, remove_empty, sync_path
 from .partitions import Piece, split
 
 __all__ = ["OWN", "Finished", "Staged", "Staging"]
@@ -50,6 +51,9 @@ TXN = "txn.json"
 OPEN_FILES = 32
 MAX_FILES = 1024
 HELD_BYTES = 32 * MIB
+
+# Times that a folder is made again which sweeps remove before a file is in it.
+FOLDER_ATTEMPTS = 10
 
 _KEY = re.compile(r"[0-9a-f]{32}(-[0-9]{1,19})?")
 _FILE = re.compile(r"p([0-9]{1,19})-([0-9]{1,19})-([0-9a-f]{16})\.parquet")
@@ -213,9 +217,12 @@ class Staging:
                     self._remove(Path(each.path), held)
 
     def _remove(self, trash: Path, held: Held) -> None:
+        folders: set[str] = set()
         for name in _files_of(trash):
             if not held(name):
                 (self._root / name).unlink(missing_ok=True)
+                folders.add(str(PurePosixPath(name).parent))
+        remove_empty(self._root, folders)
         shutil.rmtree(trash, ignore_errors=True)
         if trash.exists():
             _log.warning("%s cannot be removed", trash)
@@ -413,10 +420,17 @@ class _PartitionedPart(_StagedPart):
         note = self._note.with_name(f"{name}.json")
         path = _path_of(name, piece.folder)
         self._tell(note, {"folder": piece.folder})
-        self._make_folder(piece.folder)
-        file = NewFile(self._root / path, self._schema, sync=self._sync)
+        file = self._new_file(piece.folder, path)
         self._files[piece.folder] = made = _OpenFile(file, path, note, piece.values)
         return made
+
+    def _new_file(self, folder: str, path: str) -> NewFile:
+        for _ in range(FOLDER_ATTEMPTS):
+            # A sweep may remove a folder between the two, while it is empty.
+            with contextlib.suppress(FileNotFoundError):
+                self._make_folder(folder)
+                return NewFile(self._root / path, self._schema, sync=self._sync)
+        raise OSError(errno.EBUSY, "others remove this folder all the time", folder)
 
     def _make_folder(self, folder: str) -> None:
         path, shown = self._root, self._table
@@ -452,6 +466,9 @@ class _PartitionedPart(_StagedPart):
             (self._root / staged.path).unlink(missing_ok=True)
             note.unlink(missing_ok=True)
         self._note.unlink(missing_ok=True)
+        paths = [*(made.path for made in self._files.values())]
+        paths += [staged.path for _, staged in self._ready]
+        remove_empty(self._root, (str(PurePosixPath(each).parent) for each in paths))
 
 
 def _held(file: NewFile) -> int:

@@ -16,9 +16,9 @@ from typing import Any
 
 from ...rpc import RiverError
 from ...runtime.lazy_imports import pa, pc
-from ..store.filters import Filter, matcher
+from ..store.filters import UNARY, Filter, matcher
 
-__all__ = ["Statistics", "may_match"]
+__all__ = ["Statistics", "may_match", "must_match"]
 
 # Columns, counting fields of structs, that Delta's own writers make statistics of.
 MAX_COLUMNS = 32
@@ -132,6 +132,39 @@ def may_match(filters: Sequence[Filter], schema: Any, told: Iterable[str | None]
         for place, may in enumerate(_may(one, schema, parsed)):
             keep[place] = keep[place] and may
     return keep
+
+
+def must_match(one: Filter, schema: Any, told: Sequence[str | None]) -> Sequence[bool]:
+    """Return of each file's statistics whether all its rows match a filter, for certain.
+
+    The filter is one that ``matcher`` takes for the schema.
+    """
+    parsed = [_parsed(text) for text in told]
+    if one.op in _FAILING:
+        failing = [Filter(one.column, op, one.value) for op in _FAILING[one.op]]
+        if one.op not in UNARY:
+            failing.append(Filter(one.column, "is_null"))  # a null matches nothing
+        fails = [_may(each, schema, parsed) for each in failing]
+        return [not any(some) for some in zip(*fails, strict=True)]
+    every = [False] * len(parsed)
+    if one.op == "in" and len(one.value) <= MAX_VALUES:
+        for value in (each for each in one.value if each is not None):
+            equal = must_match(Filter(one.column, "=", value), schema, told)
+            every = [had or has for had, has in zip(every, equal, strict=True)]
+    return every
+
+
+# What some row of a file matches, if not all match an operator.
+_FAILING = {
+    "=": ("<", ">"),
+    "!=": ("=",),
+    "<": (">=",),
+    "<=": (">",),
+    ">": ("<=",),
+    ">=": ("<",),
+    "is_null": ("not_null",),
+    "not_null": ("is_null",),
+}
 
 
 def _parsed(text: str | None) -> dict[str, Any]:

@@ -47,14 +47,15 @@ from .actions import (
     parse_entry,
     protocol_for,
     remove_action,
+    rows_of,
     told_metrics,
 )
-from .data_files import checked_path, rows_in, sync_path
+from .data_files import checked_path, remove_empty, rows_in, sync_path
 from .partitions import value_text
 from .staging import OWN, Staged, Staging
 from .types import delta_schema, has_naive_timestamps
 
-__all__ = ["ENGINE", "Commit", "DeltaDirectory"]
+__all__ = ["ENGINE", "Commit", "DeltaDirectory", "Removed"]
 
 _ENTRY = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint.*\.parquet")
@@ -85,6 +86,13 @@ _UNUSABLE = (
 )
 
 
+class Removed(NamedTuple):
+    """The files that an overwrite with a condition removes, and what is left of some of them."""
+
+    files: Sequence[DataFile]
+    left: Sequence[tuple[DataFile, Staged]]
+
+
 class Commit(NamedTuple):
     """What is to be committed, and what to tell of it.
 
@@ -92,6 +100,8 @@ class Commit(NamedTuple):
         version: the newest one when this was planned, -1 without a table. ident: what told that
             table from others of its name, empty without one.
         redefines: whether schema and partition columns take the place of those of the table.
+        where, removed: the condition of rows that are overwritten, and what that means for files;
+            all of them without.
     """
 
     version: int
@@ -106,6 +116,8 @@ class Commit(NamedTuple):
     rows: int
     bytes: int
     parts: Sequence[Staged]
+    where: str | None = None
+    removed: Removed | None = None
 
 
 class DeltaDirectory:
@@ -181,7 +193,7 @@ class DeltaDirectory:
             pass
         try:
             with self._asking():
-                self._old_app = delta.DeltaTable(str(self.path)).transaction_version
+                self._old_app = self._by_delta(state.version).transaction_version
                 return self._old_app(app)
         except ValueError as error:
             raise self._unusable(error) from error
@@ -340,7 +352,7 @@ class DeltaDirectory:
         """Return what a checkpoint tells that the entries do not."""
         with self._asking():
             # As of the last entry that is read here: others may have written since.
-            table = delta.DeltaTable(str(self.path), version=entries[-1][0])
+            table = self._by_delta(entries[-1][0])
             adds = pa.table(table.get_add_actions()).to_pylist()
             metadata, protocol = table.metadata(), table.protocol()
             schema = str(table.schema().to_json())
@@ -372,6 +384,14 @@ class DeltaDirectory:
         if not any("metaData" in action for action in told):
             state.schemas = [(first, schema)]
         return state
+
+    def _by_delta(self, version: int) -> Any:
+        """Return a version that is there as delta-rs has it.
+
+        Not the newest: who lists a log while others add to it may see an entry and not the one
+        before it, and delta-rs takes that for damage.
+        """
+        return delta.DeltaTable(str(self.path), version=version)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -468,15 +488,25 @@ class DeltaDirectory:
             "numOutputRows": commit.rows,
             "numOutputBytes": sum(each.size for each in commit.parts),
         }
+        removed = commit.removed or Removed([], [])
+        if state is not None and commit.mode == "overwrite" and commit.where is None:
+            removed = Removed([*state.live.values()], [])
         actions = [commit_info(operation, mode, now, ENGINE, **own)]
-        actions[0]["commitInfo"]["operationMetrics"] = told_metrics(metrics)
+        info = actions[0]["commitInfo"]
+        if commit.where is not None:
+            info["operationParameters"]["predicate"] = commit.where
+            metrics["numRemovedFiles"] = len(removed.files)
+            metrics["numCopiedRows"] = sum(rows_of(staged.stats) or 0 for _, staged in removed.left)
+        info["operationMetrics"] = told_metrics(metrics)
         if state is None or commit.redefines:
             actions += _declared(state, commit.schema, commit.partition_by, now, self._ttl)
         if commit.app is not None:
             txn = {"appId": commit.app, "version": commit.app_version, "lastUpdated": now}
             actions.append({"txn": txn})
-        if state is not None and commit.mode == "overwrite":
-            actions += [remove_action(file, now) for file in state.live.values()]
+        actions += [remove_action(file, now) for file in removed.files]
+        for file, (path, size, stats, partition) in removed.left:
+            # Its rows stand where they stood.
+            actions.append(add_action(path, size, file.modified, stats, partition))
         for path, size, stats, partition in commit.parts:
             actions.append(add_action(path, size, modified, stats, partition))
         return actions
@@ -519,7 +549,11 @@ class DeltaDirectory:
                 state.forget(before)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files of the table, as far as they are its own and still there."""
+        """Remove files of the table, as far as they are its own and still there.
+
+        Folders of partitions go with the last file in them.
+        """
+        folders: set[str] = set()
         for path in paths:
             if str(PurePosixPath(path)) != path or path.startswith(("_delta_log", OWN)):
                 continue  # no name that a file of a table has
@@ -528,16 +562,29 @@ class DeltaDirectory:
             except (RiverError, FileNotFoundError, NotADirectoryError):
                 continue  # of a table that shares files with another one, or gone
             remove_file(found)
+            folders.add(str(PurePosixPath(path).parent))
+        remove_empty(self.path, folders)
 
-    def unknown_to_delta(self, hours: int) -> list[str]:
+    def remove_empty_folders(self) -> None:
+        """Remove the folders of partitions that nothing is in, whatever has left them."""
+        found: list[str] = []
+        for folder, inner, _ in os.walk(self.path):
+            inner[:] = [name for name in inner if "=" in name]
+            found.append(os.path.relpath(folder, self.path))
+        remove_empty(self.path, found)
+
+    def unknown_to_delta(self, version: int, hours: int) -> list[str]:
         """Return the files that delta-rs would vacuum: what no version of these hours names.
+
+        Args:
+            version: the newest one known; files that were added since are young.
 
         Raises:
             RiverError: CORRUPT.
         """
         try:
             with self._asking():
-                found = delta.DeltaTable(str(self.path)).vacuum(
+                found = self._by_delta(version).vacuum(
                     hours, dry_run=True, enforce_retention_duration=False, full=True
                 )
         except ValueError as error:
@@ -597,9 +644,10 @@ class DeltaDirectory:
             ValueError: what delta-rs says. OSError: what the system says.
         """
         log = self.path / "_delta_log"
+        with self.view() as state:
+            version = -1 if state is None else state.version
         with self._asking():
-            table = delta.DeltaTable(str(self.path))
-            version = int(table.version())
+            table = self._by_delta(version)
             cleans = table.metadata().configuration.get("delta.enableExpiredLogCleanup")
             table.create_checkpoint()
         if self._sync:

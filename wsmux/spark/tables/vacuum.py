@@ -38,11 +38,13 @@ def vacuum(
             system says.
     """
     with table.view() as state:
-        least = table.kept_age(check_writable(table, state)) / 3600
+        known = check_writable(table, state)
+        least, version = table.kept_age(known) / 3600, known.version
     hours = max(RETENTION, least) if retention is None else retention
     if not hours >= least or math.isinf(hours):
         raise refusal(Code.BAD_REQUEST, _too_short(table, retention, least))
-    listed = table.unknown_to_delta(math.ceil(hours))  # looks at all files: not under the lock
+    # Looks at all files: not under the lock.
+    listed = table.unknown_to_delta(version, math.ceil(hours))
     with table.locked() as state:
         before = now - math.ceil(hours) * 3600
         held = check_writable(table, state).needed(before) | table.staging.files()
@@ -50,6 +52,7 @@ def vacuum(
         if not dry_run:
             table.forget(before)
             table.remove(found)
+            table.remove_empty_folders()
     return Vacuumed(sorted(found), sum(found.values()))
 
 
