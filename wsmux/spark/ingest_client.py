@@ -32,7 +32,7 @@ from ..runtime.parking import Condition
 from ..runtime.threads import daemon_thread, start_thread
 from .connection_settings import TIMEOUT, Link, Recipe, connection, read_reply, retry_delay
 from .errors import SparkError
-from .ingest_rows import batches_of
+from .ingest_rows import RowConverter
 from .protocol import (
     FAILURE,
     INGEST,
@@ -124,6 +124,7 @@ class _Opened(NamedTuple):
 
     stream: Stream
     offset: int
+    session: str
     schema: Any
     partition_by: list[str]
     batch_bytes: int
@@ -156,7 +157,7 @@ class IngestClient:
         self._what = f"ingest {dataset}"
         self._limit = max_unacknowledged
         self._timeout = timeout
-        self._session = uuid.uuid4().hex
+        self._session = uuid.uuid4().hex[:12]
         self._changed = Condition(threading.Lock())
         self._kept: deque[_Piece] = deque()  # what is not durable
         self._bytes = self._sent = 0  # of what is kept; pieces of it on the stream by now
@@ -168,6 +169,7 @@ class IngestClient:
         self._stream: Stream | None = opened.stream
         self._durable = self._written = opened.offset
         self.schema = opened.schema
+        self._converter = RowConverter(opened.schema)
         self._partition_by = opened.partition_by
         self._batch_bytes = opened.batch_bytes
         self._reader = daemon_thread(self._run, name=f"wsmux-ingest-client-{dataset}")
@@ -247,8 +249,8 @@ class IngestClient:
     def _encoded(self, rows: Any) -> Iterator[tuple[int, bytes]]:
         """Yield the numbers of rows, and the Arrow messages, of batches of a suitable size."""
         try:
-            for whole in batches_of(rows, self.schema):
-                for batch in pieces(whole, min(PIECE, self._batch_bytes)):
+            for whole in self._converter.batches(rows):
+                for batch in pieces(whole, min(PIECE, self._batch_bytes // 2)):
                     if not batch.num_rows:
                         continue
                     if self._partition_by:
@@ -256,7 +258,7 @@ class IngestClient:
                             pass  # raises for values that no partition can have
                     data = bytes(batch.serialize())
                     if len(data) > self._batch_bytes:
-                        text = f"a row takes {len(data)} bytes; up to {self._batch_bytes} are"
+                        text = f"a row takes {len(data)} bytes, up to {self._batch_bytes} are"
                         raise RiverError(Code.TOO_LARGE, f"{text} accepted")
                     yield batch.num_rows, data
         except RiverError as error:
@@ -272,6 +274,8 @@ class IngestClient:
             SparkError: TIMEOUT; or the client has failed. ValueError: the offset was not written,
                 or the client was closed before. ForkedError: it is of the parent process.
         """
+        if self._forked:
+            self._check()
         limit = Deadline(self._timeout if timeout is None else timeout)
         with self._changed:
             wanted = self._written if offset is None else offset
@@ -462,15 +466,19 @@ class IngestClient:
         Raises:
             RiverError: TAKEN_OVER; these are not the rows of this client.
         """
-        kept = self._kept
-        while kept and kept[0].end <= offset:
-            self._durable = kept[0].end
-            self._bytes -= len(kept.popleft().data)
-            self._sent = max(0, self._sent - 1)
-        if self._durable != offset:
+        count = 0
+        for piece in self._kept:
+            if piece.end > offset:
+                break
+            count += 1
+        if offset != (self._kept[count - 1].end if count else self._durable):
             text = f"the server has {offset} rows of client {self.client_id}, and this one wrote"
             text = f"{text} {self._written}, of which {self._durable} were durable: is the dataset"
             raise RiverError(Code.TAKEN_OVER, f"{text} a new one, or the id used elsewhere?")
+        for _ in range(count):
+            self._bytes -= len(self._kept.popleft().data)
+        self._sent = max(0, self._sent - count)
+        self._durable = offset
 
     def _refused(self, stream: Stream, heard: bytearray) -> None:
         while not heard.endswith(b"\n") and len(heard) < MAX_HEADER:
@@ -507,17 +515,28 @@ class IngestClient:
                 error = failure
             except (WsmuxError, OSError) as failure:
                 error = failure
-        if not opened.schema.equals(self.schema):
-            text = "the dataset has another schema by now, which rows that were not durable lack"
-            raise RiverError(Code.WRONG_SCHEMA, f"{text}: open it again, and write them again")
-        with self._changed:
-            self._forget_locked(opened.offset)
-            self._changed.notify_all()
-            self._stream = None if self._closed else opened.stream
+        try:
+            self._check_same(opened)
+            with self._changed:
+                self._forget_locked(opened.offset)
+                self._changed.notify_all()
+                self._stream = None if self._closed else opened.stream
+        except RiverError:
+            opened.stream.reset()
+            raise
         if self._stream is None:
             opened.stream.reset()
         elif self._begin_sending() is not None:
             self._send_rest(opened.stream, self._next_data(opened.stream))
+
+    def _check_same(self, opened: _Opened) -> None:
+        """Raise WRONG_SCHEMA or TAKEN_OVER if what was written does not go on there."""
+        if not opened.schema.equals(self.schema):
+            text = "the dataset has another schema by now, which rows that were not durable lack"
+            raise RiverError(Code.WRONG_SCHEMA, f"{text}: open it again, and write them again")
+        if opened.offset > self._durable and opened.session not in ("", self._session):
+            text = f"another program has written rows with the client id {self.client_id}"
+            raise RiverError(Code.TAKEN_OVER, f"{text}: use an id for each that writes")
 
     def _fail(self, failure: SparkError) -> None:
         with self._changed:
@@ -553,4 +572,5 @@ class IngestClient:
         except BaseException:
             stream.reset()
             raise
-        return _Opened(stream, offset, schema, told.texts("partition_by") or [], batch_bytes)
+        session, partition_by = told.text("session"), told.texts("partition_by") or []
+        return _Opened(stream, offset, session, schema, partition_by, batch_bytes)

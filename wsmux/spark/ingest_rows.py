@@ -6,119 +6,146 @@ names it. Text stands for dates, times and decimals too, as in JSON.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..rpc import RiverError
 from ..runtime.lazy_imports import pa, pc
 from .protocol import Code
 from .store.schemas import conform, first_line, inside
 
-__all__ = ["WRONG_TYPE", "batches_of"]
+__all__ = ["WRONG_TYPE", "RowConverter"]
 
 WRONG_TYPE = "WRONG_TYPE"
 
 # What pyarrow raises for values that do not fit.
 _UNFIT = (TypeError, ValueError, OverflowError, ArithmeticError)  # ``ArrowInvalid`` is a ValueError
 
+Odd = Callable[[Any], bool]
 
-def batches_of(data: Any, schema: Any) -> Iterator[Any]:
-    """Yield batches of a schema: of a row (a mapping), several, a record batch or a table.
 
-    Raises:
-        RiverError: NO_COLUMN or WRONG_TYPE; it is no such data, or does not fit the schema.
-    """
-    if isinstance(data, Mapping):
-        data = [data]
-    if isinstance(data, pa.Table):
-        for batch in data.to_batches():
-            yield _arrow_batch(batch, schema)
-    elif isinstance(data, pa.RecordBatch):
-        yield _arrow_batch(data, schema)
-    elif isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray | memoryview):
-        yield _row_batch(data, schema)
-    else:
-        text = f"rows must be a dict, a list of dicts, a RecordBatch or a Table, not {_told(data)}"
-        raise RiverError(WRONG_TYPE, text)
+class _Column(NamedTuple):
+    name: str
+    type: Any
+    nullable: bool
+    odd: Odd | None
+    """What tells values that pyarrow would take and change."""
+
+
+class RowConverter:
+    """Convert to one schema."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._columns = [_Column(f.name, f.type, f.nullable, _odd_for(f.type)) for f in schema]
+
+    def batches(self, data: Any) -> Iterator[Any]:
+        """Yield batches of a row (a mapping), several, a record batch or a table.
+
+        Raises:
+            RiverError: NO_COLUMN or WRONG_TYPE; it is no such data, or does not fit the schema.
+        """
+        if isinstance(data, Mapping):
+            data = [data]
+        if isinstance(data, pa.Table):
+            for batch in data.to_batches():
+                yield self._arrow(batch)
+        elif isinstance(data, pa.RecordBatch):
+            yield self._arrow(data)
+        elif isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
+            yield self._rows(data)
+        else:
+            text = "rows must be a dict, a list of dicts, a RecordBatch or a Table, not"
+            raise RiverError(WRONG_TYPE, f"{text} {_told(data)}")
+
+    def _rows(self, rows: Sequence[Any]) -> Any:
+        for place, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                raise RiverError(WRONG_TYPE, f"row {place} must be a dict, not {_told(row)}")
+            if len(row) != len(self._columns) or not all(
+                each.name in row for each in self._columns
+            ):
+                self._check_names([*row], f"row {place}")
+        columns = [_array_of([row[each.name] for row in rows], each) for each in self._columns]
+        return self._batch(columns)
+
+    def _arrow(self, batch: Any) -> Any:
+        self._check_names(batch.schema.names, "the data")
+        columns = []
+        for each in self._columns:
+            column = batch.column(each.name)
+            if column.type != each.type:
+                try:
+                    column = pc.cast(column, each.type)
+                except (*_UNFIT, pa.ArrowNotImplementedError) as error:
+                    text = f"column {each.name!r} is {each.type}, and not {column.type}"
+                    raise RiverError(WRONG_TYPE, f"{text}: {first_line(error)}") from error
+            columns.append(column)
+        return self._batch(columns)
+
+    def _batch(self, columns: Sequence[Any]) -> Any:
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        try:
+            return conform(batch, self._schema)
+        except RiverError as error:  # nulls where there are none
+            raise RiverError(WRONG_TYPE, error.message) from error
+
+    def _check_names(self, names: Sequence[str], place: str) -> None:
+        known = [each.name for each in self._columns]
+        for each in self._columns:
+            if each.name not in names:
+                text = f"{place} has no column {each.name!r}, which is {each.type}"
+                raise RiverError(Code.NO_COLUMN, f"{text}; give None where there is no value")
+        for name in names:
+            if name not in known or names.count(name) > 1:
+                text = f"{place} has a column {name!r:.140} that the dataset has not, or has twice"
+                raise RiverError(Code.NO_COLUMN, f"{text}; there are {', '.join(known):.1000}")
 
 
 def _told(value: object) -> str:
     return f"{type(value).__name__} {value!r:.80}"
 
 
-def _check_names(names: Sequence[str], schema: Any, place: str) -> None:
-    if sorted(names) == sorted(schema.names):
-        return
-    for name in schema.names:
-        if name not in names:
-            text = f"{place} has no column {name!r}, which is {schema.field(name).type}"
-            raise RiverError(Code.NO_COLUMN, f"{text}; give None where there is no value")
-    (odd, *_) = [name for name in names if names.count(name) > 1 or name not in schema.names]
-    text = f"{place} has a column {odd!r:.140} that the dataset has not, or has it twice"
-    raise RiverError(Code.NO_COLUMN, f"{text}; there are {', '.join(schema.names):.1000}")
-
-
-# Rows
-
-
-def _row_batch(rows: Sequence[Any], schema: Any) -> Any:
-    names = schema.names
-    for place, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise RiverError(WRONG_TYPE, f"row {place} must be a dict, not {_told(row)}")
-        if len(row) != len(names) or not all(name in row for name in names):
-            _check_names([*row], schema, f"row {place}")
-    columns = [_column([row[field.name] for row in rows], field) for field in schema]
-    return _conformed(pa.RecordBatch.from_arrays(columns, names=names), schema)
-
-
-def _column(values: list[Any], field: Any) -> Any:
+def _array_of(values: list[Any], column: _Column) -> Any:
     try:
-        column = _array(values, field.type)
+        made = _array(values, column)
     except _UNFIT as error:
         for place, value in enumerate(values):
             try:
-                _array([value], field.type)
+                _array([value], column)
             except _UNFIT as reason:
-                text = f"row {place}: column {field.name!r} is {field.type}, and not"
+                text = f"row {place}: column {column.name!r} is {column.type}, and not"
                 raise RiverError(WRONG_TYPE, f"{text} {_told(value)}") from reason
-        raise RiverError(WRONG_TYPE, f"column {field.name!r}: {first_line(error)}") from error
-    if column.null_count and not field.nullable:
-        place = next(place for place, value in enumerate(column.is_valid()) if not value.as_py())
-        text = f"row {place}: column {field.name!r} is {field.type} and never null, and not None"
+        raise RiverError(WRONG_TYPE, f"column {column.name!r}: {first_line(error)}") from error
+    if made.null_count and not column.nullable:
+        place = next(place for place, value in enumerate(values) if value is None)
+        text = f"row {place}: column {column.name!r} is {column.type} and never null, and not None"
         raise RiverError(WRONG_TYPE, text)
-    return column
+    return made
 
 
-def _array(values: list[Any], kind: Any) -> Any:
+def _array(values: list[Any], column: _Column) -> Any:
     """Return values as an array.
 
     Raises:
         TypeError, ValueError, OverflowError, ArithmeticError: they do not fit.
     """
-    types = pa.types
-    odd = _odd_for(kind)
-    if odd is not None:
+    kind, types = column.type, pa.types
+    if column.odd is not None:
         for value in values:
-            if value is not None and odd(value):
+            if _is_odd(column.odd, value):
                 raise TypeError(f"{value!r:.80} is no {kind}")
     try:
         return pa.array(values, kind)
     except _UNFIT:
         if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind)):
             raise
-        texts = [
-            value if value is None or isinstance(value, str) else str(value) for value in values
-        ]
-        return pa.array(texts, pa.string()).cast(kind)
+        return pa.array(values, pa.string()).cast(kind)
 
 
-@functools.cache
-def _odd_for(kind: Any) -> Callable[[Any], bool] | None:
-    """Return what tells values that pyarrow would take and change; ``None`` if it changes none."""
+def _odd_for(kind: Any) -> Odd | None:
     types = pa.types
     if types.is_integer(kind):
         return lambda value: isinstance(value, float | Decimal)
@@ -141,35 +168,10 @@ def _odd_for(kind: Any) -> Callable[[Any], bool] | None:
             for one, other in (value.items() if isinstance(value, Mapping) else value)
         )
     if types.is_list(kind):
-        each_odd = _odd_for(kind.value_type)
-        return each_odd and (lambda value: any(_is_odd(each_odd, each) for each in value))
+        odd = _odd_for(kind.value_type)
+        return None if odd is None else lambda value: any(_is_odd(odd, each) for each in value)
     return None
 
 
-def _is_odd(odd: Callable[[Any], bool] | None, value: Any) -> bool:
+def _is_odd(odd: Odd | None, value: Any) -> bool:
     return odd is not None and value is not None and odd(value)
-
-
-# Arrow data
-
-
-def _arrow_batch(batch: Any, schema: Any) -> Any:
-    _check_names(batch.schema.names, schema, "the data")
-    columns = []
-    for field in schema:
-        column = batch.column(field.name)
-        if column.type != field.type:
-            try:
-                column = pc.cast(column, field.type)
-            except _UNFIT as error:
-                text = f"column {field.name!r} is {field.type}, and not {column.type}"
-                raise RiverError(WRONG_TYPE, f"{text}: {first_line(error)}") from error
-        columns.append(column)
-    return _conformed(pa.RecordBatch.from_arrays(columns, names=schema.names), schema)
-
-
-def _conformed(batch: Any, schema: Any) -> Any:
-    try:
-        return conform(batch, schema)
-    except RiverError as error:  # nulls where there are none
-        raise RiverError(WRONG_TYPE, error.message) from error

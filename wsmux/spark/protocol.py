@@ -14,11 +14,12 @@ sends one Arrow IPC stream and closes its write side; the server answers with a 
 receipt.
 ``ingest``: the header holds ``dataset``, ``client``, ``session`` (random, for each object that
 writes) and perhaps ``create``, a schema in base64 for a dataset that is not there. A second line of
-the server has ``offset``, how many rows of the client are in the dataset, ``partition_by``,
-``batch_bytes`` and ``schema``, the length of an Arrow IPC schema that follows it; or it is a
-refusal. The client sends one Arrow IPC stream of the rows from that offset on. The server answers
-with an 8-byte number each time that more of them are durable: how many are by now; or it ends with
-``FAILURE`` and a refusal line. A client whose name begins with ``~`` is remembered for a time only.
+the server has ``offset``, how many rows of the client are in the dataset, ``session``, which wrote
+the last of them, ``partition_by``, ``batch_bytes`` and ``schema``, the length of an Arrow IPC
+schema that follows it; or it is a refusal. The client sends one Arrow IPC stream of the rows from
+that offset on. The server answers with an 8-byte number each time that more of them are durable:
+how many are by now; or it ends with ``FAILURE`` and a refusal line. A client whose name begins with
+``~`` is remembered for a time only.
 
 This module needs no pyarrow, clock or files.
 """

@@ -368,7 +368,7 @@ def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> Non
 
 def pieces(batch: Any, limit: int) -> Iterator[Any]:
     """Yield a batch in slices of at most so many bytes, or of one row."""
-    if batch.nbytes <= limit or batch.num_rows < 2:
+    if batch.num_rows < 2 or batch.nbytes <= limit:
         yield batch
         return
     half = batch.num_rows // 2

@@ -126,11 +126,11 @@ class DataServer(Server):
         rpc: Serving | None = None,
     ) -> None:
         access = Access(token)
-        own = _own_streams(datasets, topics, limits or Limits(), ingest or GroupCommit())
+        self._own = _own_streams(datasets, topics, limits or Limits(), ingest or GroupCommit())
         self._stores = [store for store in (datasets, topics) if store is not None]
         connection_options = ConnectionOptions(
             config=config or Config(receive_window=WINDOW),
-            stream_handler=_streams(own, streams or {}, stream_timeout),
+            stream_handler=_streams(self._own, streams or {}, stream_timeout),
             workers=workers,
         )
         offered = [*services]
@@ -171,6 +171,9 @@ class DataServer(Server):
         self._shut_down_once(timeout)
 
     def _end(self, deadline: Deadline) -> None:
+        ingest = self._own.get(INGEST)
+        if isinstance(ingest, IngestStream):
+            ingest.stop()
         closing = self._end_connections(deadline)
         self.rpc.shutdown(closing.remaining())
         self._join_threads(closing)

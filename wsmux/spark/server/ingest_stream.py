@@ -98,14 +98,24 @@ class IngestStream(NamedStream):
         self._options = options
         self._mutex = threading.Lock()
         self._groups: dict[str, _Group] = {}
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End all streams at once: their clients go on at another process, or the next one."""
+        with self._mutex:
+            self._stopped = True
+            groups = [*self._groups.values()]
+        for group in groups:
+            group.end_all()
 
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
         request = Request(header)
         dataset = check_name(request.text("dataset"), "dataset")
         client, nonce = request.text("client"), request.text("session")
-        if not 0 < len(client) <= MAX_CLIENT or not client.isprintable():
-            text = f"client must be 1 to {MAX_CLIENT} printable characters, not {client!r:.80}"
-            raise refusal(Code.BAD_REQUEST, text)
+        for name, text in (("client", client), ("session", nonce)):
+            if not 0 < len(text) <= MAX_CLIENT or not text.isprintable():
+                told = f"must be 1 to {MAX_CLIENT} printable characters, not {text!r:.80}"
+                raise refusal(Code.BAD_REQUEST, f"{name} {told}")
         if "create" in request:
             self._create(dataset, request.text("create"))
         return lambda stream: self._serve(stream, dataset, client, nonce)
@@ -125,6 +135,8 @@ class IngestStream(NamedStream):
 
     def _serve(self, stream: Stream, dataset: str, client: str, nonce: str) -> None:
         with self._mutex:
+            if self._stopped:
+                raise refusal(Code.BUSY, "the server is shutting down: connect again")
             group = self._groups.get(dataset)
             if group is None:
                 group = self._groups[dataset] = _Group(self._datasets, dataset, self._options)
@@ -167,7 +179,7 @@ class _Session:
         self._group = group
         self._stream = stream
         self._writing = threading.Lock()
-        self._begun = self._ended = False
+        self._begun = self._described = self._ended = False
         self._admitted = 0
 
     def serve(self) -> None:
@@ -183,6 +195,7 @@ class _Session:
         told = {
             "ok": True,
             "offset": target.rows,
+            "session": target.session,
             "partition_by": list(target.partition_by),
             "batch_bytes": options.client_bytes,
             "schema": len(data),
@@ -206,6 +219,9 @@ class _Session:
             group.drain(self, self._stream.timeout)
 
     def _admit(self, size: int) -> None:
+        if not self._described:
+            self._described = True  # the first message is the schema, which is not kept
+            return
         self._group.reserve(self, size + BATCH_COST, self._stream.timeout)
         self._admitted += size + BATCH_COST
 
@@ -328,6 +344,12 @@ class _Group:
             if self._sessions.get(session.client) is session:
                 del self._sessions[session.client]
 
+    def end_all(self) -> None:
+        """Drop all sessions."""
+        with self._changed:
+            sessions = [*self._sessions.values()]
+        self._end(sessions, _Session.drop)
+
     def is_idle(self) -> bool:
         """Return whether there are no sessions, and nothing is left to be committed."""
         with self._changed:
@@ -432,7 +454,7 @@ class _Group:
         ends: dict[_Session, int] = {}
         for sent in group:
             ends[sent.session] = ends.get(sent.session, sent.session.rows) + sent.batch.num_rows
-        spans = {each.client: Span(each.rows, end) for each, end in ends.items()}
+        spans = {each.client: Span(each.rows, end, each.nonce) for each, end in ends.items()}
         schema = group[0].session.schema
         try:
             stale = guarded(self._datasets.ingest)(self._dataset, schema, batches, spans)

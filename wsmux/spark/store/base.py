@@ -122,14 +122,20 @@ class Span(NamedTuple):
 
     before: int
     after: int
+    session: str = ""
+    """Tells the client from another one with its name."""
 
 
 class IngestTarget(NamedTuple):
-    """What ingest writes to: schema, partition columns, and how many rows of the client it has."""
+    """What ingest writes to, and how many rows of the client it has, the last from which session.
+
+    The session is empty if nothing is known of it any more.
+    """
 
     schema: Any
     partition_by: Sequence[str]
     rows: int
+    session: str
 
 
 class DatasetInfo(NamedTuple):

@@ -39,7 +39,7 @@ from ..tables.compaction import (
     optimize,
 )
 from ..tables.data_files import checked_path, groups_of, read_file
-from ..tables.group_commit import append_group, rows_ingested
+from ..tables.group_commit import append_group, ingested
 from ..tables.history import HISTORY, MAX_HISTORY, history
 from ..tables.partitions import check_partitions, matching
 from ..tables.staging import Staged
@@ -336,8 +336,8 @@ class DeltaDatasets(DatasetStore):
         table = self._table(dataset)
         with table.view() as found:
             state = check_writable(table, found)
-            rows, schema = rows_ingested(table, state, client), _schema(state, state.version)
-            return IngestTarget(schema, state.partition_columns, rows)
+            schema = _schema(state, state.version)
+            return IngestTarget(schema, state.partition_columns, *ingested(table, state, client))
 
     def ingest(
         self, dataset: str, schema: Any, batches: Sequence[Any], spans: Mapping[str, Span]

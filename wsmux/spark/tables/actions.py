@@ -233,7 +233,7 @@ class TableState:
         live, gone: files of the newest version by path, and those of older ones only.
         gone_paths: of what is gone.
         txns: by the keys of transactions of this package. apps: ``(version, key)`` by app.
-        ingested: rows, and when the last of them came, by ingest client that has no app.
+        ingested: by ingest client its rows, the session that wrote the last one, and when.
     """
 
     version: int = -1
@@ -247,7 +247,7 @@ class TableState:
     gone_paths: set[str] = field(default_factory=set)
     txns: dict[str, Done] = field(default_factory=dict)
     apps: dict[str, tuple[int, str | None]] = field(default_factory=dict)
-    ingested: dict[str, tuple[int, float]] = field(default_factory=dict)
+    ingested: dict[str, tuple[int, str, float]] = field(default_factory=dict)
     modified: int = 0
     times: list[float] = field(default_factory=list)  # of the newest versions, rising
 
@@ -270,8 +270,8 @@ class TableState:
         if key is not None:
             made = Committed(version, int(own["rows"]), int(own["bytes"]))
             self.txns[str(key)] = Done(made, now)
-        for client, rows in (own.get("ingested") or {}).items():
-            self.ingested[str(client)] = int(rows), now
+        for client, (rows, session) in (own.get("ingested") or {}).items():
+            self.ingested[str(client)] = int(rows), str(session), now
 
     def _apply(self, version: int, name: str, value: Any, key: str | None) -> None:
         if name == "add":
@@ -411,7 +411,7 @@ class TableState:
             key: done for key, done in self.txns.items() if done.time >= before or key in lasts
         }
         self.ingested = {
-            client: last for client, last in self.ingested.items() if last[1] >= before
+            client: last for client, last in self.ingested.items() if last[2] >= before
         }
         return [file.path for file in old if not self.holds(file.path)]
 

@@ -1,9 +1,9 @@
 """Add what many ingest clients have sent to a table in one commit, and remember how far each is.
 
 The entry of the log that makes the rows visible tells how many rows of each client there are with
-them, so both are there or neither is. For a client with an id of its own that is an application
-transaction of Delta, ``ingest:ID``, which the log holds for good. A client with a random id, which
-begins with ``~``, is told of in ``commitInfo`` and forgotten with the transactions of that time.
+them, so both are there or neither is. It does so in ``commitInfo``, which is forgotten with the
+transactions of that time. For a client with an id of its own, which does not begin with ``~``,
+there is an application transaction of Delta too, ``ingest:ID``, which the log holds for good.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from .staging import Finished
 from .table import ENGINE, DeltaDirectory
 from .types import aligned, arrow_of, fitted, merged
 
-__all__ = ["append_group", "rows_ingested"]
+__all__ = ["append_group", "ingested"]
 
 # Bytes of small batches that are put together before they are written: each has a cost of its own.
 GATHERED = 4 * MIB
 
 
-def rows_ingested(table: DeltaDirectory, state: TableState, client: str) -> int:
-    """Return how many rows of a client are in the table, or were.
+def ingested(table: DeltaDirectory, state: TableState, client: str) -> tuple[int, str]:
+    """Return how many rows of a client are in the table, or were, and the session of the last one.
 
     Raises:
         RiverError: CORRUPT.
     """
-    if client.startswith(TEMPORARY):
-        return state.ingested.get(client, (0, 0.0))[0]
-    return table.app_version(state, f"ingest:{client}") or 0
+    rows, session, _ = state.ingested.get(client, (0, "", 0.0))
+    if not rows and not client.startswith(TEMPORARY):
+        rows = table.app_version(state, f"ingest:{client}") or 0
+    return rows, session
 
 
 def append_group(
@@ -91,7 +92,7 @@ def append_group(
                     stale = [
                         client
                         for client, span in spans.items()
-                        if rows_ingested(table, state, client) != span.before
+                        if ingested(table, state, client)[0] != span.before
                     ]
                     version = state.version
                 if stale:
@@ -145,14 +146,14 @@ def _actions(
     # The order of rows is that of these times, so no two commits have the same.
     modified = max(now, 0 if state is None else state.modified + 1)
     rows, size = finished.receipt.rows, sum(each.size for each in finished.files)
-    ends = {client: span.after for client, span in spans.items()}
-    short = {client: end for client, end in ends.items() if client.startswith(TEMPORARY)}
-    info = commit_info("WRITE", "Append", now, ENGINE, rows=rows, bytes=size, ingested=short)
+    told = {client: [span.after, span.session] for client, span in spans.items()}
+    info = commit_info("WRITE", "Append", now, ENGINE, rows=rows, bytes=size, ingested=told)
     metrics = {"numFiles": len(finished.files), "numOutputRows": rows, "numOutputBytes": size}
     info["commitInfo"]["operationMetrics"] = told_metrics(metrics)
     txns = [
-        {"txn": {"appId": f"ingest:{client}", "version": ends[client], "lastUpdated": now}}
-        for client in ends.keys() - short.keys()
+        {"txn": {"appId": f"ingest:{client}", "version": span.after, "lastUpdated": now}}
+        for client, span in spans.items()
+        if not client.startswith(TEMPORARY)
     ]
     files = [
         add_action(path, length, modified, stats, partition)
