@@ -187,6 +187,17 @@ def test_a_store_that_fails_is_told_with_its_code(store: Gated, server: DataServ
     assert failure(client.close).code == "STORE_FAILED"
 
 
+def test_a_reason_is_told_that_comes_while_rows_are_sent(store: Gated, server: DataServer) -> None:
+    def refuse(clients: Any) -> None:
+        raise refusal(Code.TOO_LARGE, "too many partitions")
+
+    store.before = refuse
+    client = opened(server.url)
+    client.write(rows(0, 300_000))  # several windows
+    assert failure(client.flush).code == "TOO_LARGE"
+    assert failure(client.close).code == "TOO_LARGE"
+
+
 def test_a_store_with_a_bug_says_so_and_goes_on(store: Gated, server: DataServer) -> None:
     def bug(clients: Any) -> None:
         store.before = lambda clients: None

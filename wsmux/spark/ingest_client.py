@@ -23,7 +23,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from ..config import MIB
-from ..exceptions import ForkedError, NoThreadError, WriteTimeout, WsmuxError
+from ..exceptions import (
+    ForkedError,
+    NoThreadError,
+    StreamWriteClosed,
+    WriteTimeout,
+    WsmuxError,
+)
 from ..mux.stream import Stream
 from ..rpc import RiverError
 from ..runtime import fork
@@ -367,6 +373,8 @@ class IngestClient:
                 )
             except NoThreadError:
                 stream.reset()  # the reader sends it when it has connected again
+        except StreamWriteClosed:
+            pass  # the reader is told why
         except (WsmuxError, OSError, ValueError):
             stream.reset()  # which the reader sees
         except BaseException:
@@ -379,6 +387,8 @@ class IngestClient:
             while data:
                 stream.write(data)
                 data = self._next_data(stream)
+        except StreamWriteClosed:
+            pass  # the reader is told why
         except (WsmuxError, OSError, ValueError):
             stream.reset()  # which the reader sees
 
