@@ -193,8 +193,8 @@ def test_a_reason_is_told_that_comes_while_rows_are_sent(store: Gated, server: D
 
     store.before = refuse
     client = opened(server.url)
-    client.write(rows(0, 300_000))  # several windows
-    assert failure(client.flush).code == "TOO_LARGE"
+    many = rows(0, 300_000)  # several windows
+    assert failure(lambda: client.wait_durable(client.write(many))).code == "TOO_LARGE"
     assert failure(client.close).code == "TOO_LARGE"
 
 

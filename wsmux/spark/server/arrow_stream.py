@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ...config import MIB
 from ...runtime.lazy_imports import pa
 from ..protocol import FAILURE, MAX_HEADER, Code, raise_refusal, refusal
-from ..store.schemas import check_text, decoded_size, first_line
+from ..store.schemas import check_text, decoded_size, first_line, inside
 
 __all__ = ["FRAME", "ArrowSource", "Limits", "Sink", "Source", "pieces", "receive", "send"]
 
@@ -256,6 +256,7 @@ def receive(source: ArrowSource, limits: Limits) -> tuple[Any, Iterator[Any]]:
 
 
 def _batches(source: ArrowSource, reader: Any, limits: Limits) -> Iterator[Any]:
+    grows = _with_dictionaries(reader.schema)  # else a batch takes what its message has
     while True:
         try:
             batch = reader.read_next_batch()
@@ -265,11 +266,16 @@ def _batches(source: ArrowSource, reader: Any, limits: Limits) -> Iterator[Any]:
             return
         except Exception as error:
             raise _failure(source, error) from error
-        size = sum(decoded_size(column) for column in batch.columns)
+        size = sum(decoded_size(column) for column in batch.columns) if grows else 0
         if size > limits.batch_bytes:
             text = f"a record batch has {size} bytes with its dictionaries decoded; up to"
             raise refusal(Code.TOO_LARGE, f"{text} {limits.batch_bytes} are accepted")
         yield batch
+
+
+def _with_dictionaries(fields: Iterable[Any]) -> bool:
+    kinds = [field.type for field in fields]
+    return any(pa.types.is_dictionary(kind) or _with_dictionaries(inside(kind)) for kind in kinds)
 
 
 def _failure(source: ArrowSource, error: Exception) -> BaseException:

@@ -47,6 +47,9 @@ __all__ = ["GroupCommit", "IngestStream"]
 # Bytes that a batch takes beside its values.
 BATCH_COST = 2048
 
+# Bytes that are read from a stream at once, if so many are there.
+BUFFER = 8192
+
 # Seconds to wait for the commit of what an earlier stream of a client has sent.
 PATIENCE = 30.0
 
@@ -161,6 +164,25 @@ class _Sent(NamedTuple):
     size: int
 
 
+class _Buffered:
+    """Read small batches with one call of the stream each."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._data = memoryview(b"")
+
+    def fill(self, target: Any, /) -> int:
+        """Read until the target is full, or the end; return the number of bytes."""
+        with memoryview(target) as view:
+            size = len(view)
+            if not self._data and size < BUFFER:
+                self._data = memoryview(self._stream.read(BUFFER))
+            count = min(len(self._data), size)
+            view[:count] = self._data[:count]
+            self._data = self._data[count:]
+            return count if count == size else count + self._stream.fill(view[count:])
+
+
 class _Session:
     """One stream of a client.
 
@@ -203,7 +225,7 @@ class _Session:
         self._stream.write(encode_line(told) + data)
         self._begun = True
         limits = Limits(batch_bytes=options.client_bytes, head_bytes=MIB)
-        source = ArrowSource(self._stream, limits, self._admit)
+        source = ArrowSource(_Buffered(self._stream), limits, self._admit)
         try:
             schema, batches = receive(source, limits)
             if not schema.equals(self.schema):
@@ -226,14 +248,15 @@ class _Session:
         self._admitted += size + BATCH_COST
 
     def tell(self, rows: int) -> None:
-        """Tell the client that so many of its rows are durable; never blocks."""
+        """Tell the client that so many of its rows are durable; in a ``deadline`` that is over."""
         self.rows = rows
         self._write(rows.to_bytes(8, "big"))
 
     def refuse(self, error: RiverError) -> None:
         """Tell the client why it ends; never blocks."""
         line = refusal_line(error)
-        self._write(FAILURE + line if self._begun else line, last=True)
+        with deadline(0):
+            self._write(FAILURE + line if self._begun else line, last=True)
 
     def drop(self) -> None:
         """End it, so that its client connects again; never blocks."""
@@ -246,8 +269,7 @@ class _Session:
             if self._ended:
                 return
             try:
-                with deadline(0):
-                    self._stream.write(data)
+                self._stream.write(data)
                 if last:
                     self._ended = True
                     self._stream.close()
@@ -472,8 +494,9 @@ class _Group:
             self._refuse(ends, refusal(Code.STORE_FAILED, text))
         else:
             if not stale:
-                for session, end in ends.items():
-                    session.tell(end)
+                with deadline(0):  # once for all, since it costs as much as what is told
+                    for session, end in ends.items():
+                        session.tell(end)
                 return
             # Their clients have connected to another process, perhaps, and are told when they
             # connect again; the rest is committed without them.
