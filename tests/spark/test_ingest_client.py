@@ -121,7 +121,7 @@ def test_partition_values_that_cannot_be_are_refused_here(store: Gated, server: 
 
 
 def test_a_row_that_is_too_large_is_refused_here(store: Gated) -> None:
-    bounds = GroupCommit(client_bytes=4096, table_bytes=4096)
+    bounds = GroupCommit(client_bytes=8192, table_bytes=8192)
     with serve_data(datasets=store, ingest=bounds) as server, opened(server.url) as client:
         error = failure(lambda: client.write({"id": 1, "word": "x" * 5000}))
         assert (error.code, client.written) == ("TOO_LARGE", 0)
@@ -254,9 +254,9 @@ def test_a_server_that_takes_no_more_bytes_stops_no_write_below_the_bound(
     bounds = GroupCommit(client_bytes=100_000, table_bytes=150_000)
     with serve_data(datasets=store, ingest=bounds) as server:
         clients = [opened(server.url) for _ in range(3)]
-        batch = rows(0, 200_000)  # several windows
+        batch = rows(0, 100_000)  # more than a window
         for client in clients:
-            assert client.write(batch, timeout=WAIT) == 200_000
+            assert client.write(batch, timeout=WAIT) == 100_000
         wait_for(lambda: ingest_held(server).bytes > 50_000)
         most = 0
 
@@ -269,7 +269,7 @@ def test_a_server_that_takes_no_more_bytes_stops_no_write_below_the_bound(
         for client in clients:
             client.close()
         assert 0 < most <= 150_000
-    assert len(held(store)) == 600_000
+    assert len(held(store)) == 300_000
 
 
 def test_closing_in_vain_says_how_much_is_durable(

@@ -16,7 +16,7 @@ from ..helpers.waiting import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]
 
 # Changes to the file system of a commit, and some of the next one.
-CHANGES = 20
+CHANGES = 16
 
 
 def survive(directory: Path, clients: int, deaths: Sequence[int], pause: float) -> None:

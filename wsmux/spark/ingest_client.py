@@ -238,37 +238,37 @@ class IngestClient:
             ValueError: it is closed. ForkedError: it is of the parent process.
         """
         self._check()
-        made = list(self._encoded(rows))
+        try:
+            batches = list(self._checked(rows))
+        except RiverError as error:
+            raise self._link.error(error.code, error.message, self._what) from None
         limit = Deadline(self._timeout if timeout is None else timeout)
         end = self._written
-        for count, data in made:
+        for batch in batches:
+            data = bytes(batch.serialize())
             with self._changed:
                 while self._bytes and self._bytes + len(data) > self._limit:
                     self._wait_locked(limit, "there was no room for more rows")
                 self._check()
-                self._written = end = self._written + count
+                self._written = end = self._written + batch.num_rows
                 self._kept.append(_Piece(end, data))
                 self._bytes += len(data)
             self._send()
         return end
 
-    def _encoded(self, rows: Any) -> Iterator[tuple[int, bytes]]:
-        """Yield the numbers of rows, and the Arrow messages, of batches of a suitable size."""
-        try:
-            for whole in self._converter.batches(rows):
-                for batch in pieces(whole, min(PIECE, self._batch_bytes // 2)):
-                    if not batch.num_rows:
-                        continue
-                    if self._partition_by:
-                        for _ in split(batch, self._partition_by):
-                            pass  # raises for values that no partition can have
-                    data = bytes(batch.serialize())
-                    if len(data) > self._batch_bytes:
-                        text = f"a row takes {len(data)} bytes, up to {self._batch_bytes} are"
-                        raise RiverError(Code.TOO_LARGE, f"{text} accepted")
-                    yield batch.num_rows, data
-        except RiverError as error:
-            raise self._link.error(error.code, error.message, self._what) from None
+    def _checked(self, rows: Any) -> Iterator[Any]:
+        """Yield rows as batches of a suitable size, not copied if they have the right types."""
+        most = self._batch_bytes
+        for whole in self._converter.batches(rows):
+            if self._partition_by:
+                for _ in split(whole, self._partition_by):
+                    pass  # raises for values that no partition can have
+            for batch in pieces(whole, min(PIECE, most // 2)):
+                if batch.num_rows == 1 and batch.nbytes > most // 2:
+                    text = f"a row takes {batch.nbytes} bytes, up to {most // 2} are accepted"
+                    raise RiverError(Code.TOO_LARGE, text)
+                if batch.num_rows:
+                    yield batch
 
     def wait_durable(self, offset: int | None = None, timeout: float | None = None) -> int:
         """Wait until all rows up to an offset are committed and safe; return the durable offset.
@@ -282,6 +282,7 @@ class IngestClient:
         """
         if self._forked:
             self._check()
+        self._send()  # what an interrupt may have left
         limit = Deadline(self._timeout if timeout is None else timeout)
         with self._changed:
             wanted = self._written if offset is None else offset
@@ -353,33 +354,32 @@ class IngestClient:
 
     def _send(self) -> None:
         """Send what is not sent yet, as far as the server takes it now."""
-        stream = self._begin_sending()
-        if stream is None:
-            return
-        data = b""
+        stream, data = None, b""
         try:
+            stream = self._begin_sending()
+            if stream is None:
+                return
             with deadline(0):
                 while data := self._next_data(stream):
                     stream.write(data)
         except WriteTimeout as error:
-            rest = data[error.bytes_written :]
+            rest, name = data[error.bytes_written :], f"wsmux-ingest-sender-{self.dataset}"
             try:
-                start_thread(
-                    daemon_thread(
-                        self._send_rest,
-                        name=f"wsmux-ingest-sender-{self.dataset}",
-                        args=(stream, rest),
-                    )
-                )
+                start_thread(daemon_thread(self._send_rest, name=name, args=(stream, rest)))
             except NoThreadError:
-                stream.reset()  # the reader sends it when it has connected again
+                self._reset_sender()  # the reader sends it when it has connected again
         except StreamWriteClosed:
             pass  # the reader is told why
         except (WsmuxError, OSError, ValueError):
-            stream.reset()  # which the reader sees
+            self._reset_sender()  # which the reader sees
         except BaseException:
-            stream.reset()  # it may have ended within a batch
+            self._reset_sender()  # it may have ended within a batch
             raise
+
+    def _reset_sender(self) -> None:
+        sender = self._sender
+        if sender is not None:
+            sender.reset()
 
     def _send_rest(self, stream: Stream, data: bytes) -> None:
         """Send the rest of a batch, and what has come since; blocks as long as the server does."""

@@ -12,8 +12,12 @@ from wsmux.spark.store.base import DatasetStore
 
 from ..timeouts import WAIT
 from .arrow_data import SCHEMA, ids
+from .engines import deltalake
 
 __all__ = ["Gated", "Producer", "held", "opened", "row"]
+
+
+assert deltalake  # loaded before the guards count
 
 
 def row(number: int) -> dict[str, Any]:
