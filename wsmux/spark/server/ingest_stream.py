@@ -444,6 +444,9 @@ class _Group:
         while group := self._next():
             try:
                 self._commit(group)
+            except Exception:  # what is durable, clients learn when they connect again
+                _log.exception("ingest clients of %s could not be told", self._dataset)
+                self._end({sent.session for sent in group}, _Session.drop)
             finally:
                 with self._changed:
                     self._committing.clear()
