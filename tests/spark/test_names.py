@@ -7,6 +7,8 @@ import pytest
 import wsmux.spark
 
 CALLS = {
+    "IngestClient",
+    "ingest",
     "Deduplicator",
     "Link",
     "Procedure",
@@ -26,6 +28,7 @@ SERVER = {
     "DatasetStore",
     "DeltaDatasets",
     "DirectoryTopics",
+    "GroupCommit",
     "MemoryTopics",
     "NamedStream",
     "Retention",

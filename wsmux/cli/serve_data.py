@@ -111,6 +111,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "default, 0 never does so",
     )
     parser.add_argument(
+        "--linger",
+        type=duration,
+        metavar="TIME",
+        help="how long rows of ingest clients wait for more to be committed with; 0.02s by default",
+    )
+    parser.add_argument(
         "--processes", type=positive_int, default=1, metavar="N", help="processes on one port"
     )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -158,6 +164,7 @@ def _reserved(host: str, port: int) -> socket.socket:
 
 def _serve(args: argparse.Namespace, known: list[str]) -> int:
     from ..spark.server.data_server import serve_data
+    from ..spark.server.ingest_stream import GroupCommit
     from ..spark.store.base import Retention
 
     options: dict[str, Any] = {"file_format": args.format, "origins": args.origin}
@@ -167,6 +174,8 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
         options["retention"] = Retention(**args.retention)
     if args.auto_optimize is not None:
         options["auto_optimize"] = args.auto_optimize or None
+    if args.linger is not None:
+        options["ingest"] = GroupCommit(linger=args.linger)
     tls = server_tls(args)
     if tls is not None:
         options["ssl_context"] = tls
@@ -209,6 +218,7 @@ def _child(args: argparse.Namespace, port: int) -> list[str]:
     command += ["--host", args.host, "--port", str(port), "--format", args.format]
     command += ["-" + "v" * args.verbose] if args.verbose else []
     command += ["--ttl", str(args.ttl)] if args.ttl is not None else []
+    command += ["--linger", str(args.linger)] if args.linger is not None else []
     if args.auto_optimize is not None:
         command += ["--auto-optimize", str(args.auto_optimize)]
     for origin in args.origin or ():

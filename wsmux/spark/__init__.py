@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .calls.procedure import Procedure, rpc
     from .connection_settings import Link, Recipe, connection
     from .errors import SparkError, error_from
+    from .ingest_client import IngestClient, ingest
     from .server.data_server import DataServer, serve_data
+    from .server.ingest_stream import GroupCommit
     from .server.named_streams import NamedStream
     from .shipping import ship
     from .source.registration import register
@@ -35,6 +37,8 @@ __all__ = [
     "Deduplicator",
     "DeltaDatasets",
     "DirectoryTopics",
+    "GroupCommit",
+    "IngestClient",
     "Link",
     "MemoryTopics",
     "NamedStream",
@@ -47,6 +51,7 @@ __all__ = [
     "batched",
     "connection",
     "error_from",
+    "ingest",
     "register",
     "rpc",
     "serve_data",
@@ -60,7 +65,9 @@ __getattr__ = lazy_names(
         "calls.procedure": ("Procedure", "rpc"),
         "connection_settings": ("Link", "Recipe", "connection"),
         "errors": ("SparkError", "error_from"),
+        "ingest_client": ("IngestClient", "ingest"),
         "server.data_server": ("DataServer", "serve_data"),
+        "server.ingest_stream": ("GroupCommit",),
         "server.named_streams": ("NamedStream",),
         "shipping": ("ship",),
         "source.registration": ("register",),

@@ -43,7 +43,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, wrong_url
 from .errors import SparkError, hide, place, shown_url
 
-__all__ = ["Link", "Recipe", "connection", "retry_delay", "retry_waits"]
+__all__ = ["Link", "Recipe", "connection", "read_reply", "retry_delay", "retry_waits"]
 
 # Seconds between repetitions, at most.
 LONGEST_RETRY = 30.0
@@ -252,7 +252,7 @@ class Link:
         try:
             usual, stream.timeout = stream.timeout, self.recipe.connect_timeout
             stream.write(line)
-            reply = _reply(stream)
+            reply = read_reply(stream)
             stream.timeout = usual
         except BaseException:
             stream.reset()
@@ -310,8 +310,12 @@ def _token(token: str | Callable[[], str]) -> str:
     return made
 
 
-def _reply(stream: Stream) -> dict[str, Any]:
-    """Return the server's first line, without reading beyond it."""
+def read_reply(stream: Stream) -> dict[str, Any]:
+    """Return the next line of a server, without reading beyond it.
+
+    Raises:
+        ConnectionError: there is none, or it is no object of JSON.
+    """
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = stream.read(1)

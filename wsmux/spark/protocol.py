@@ -12,6 +12,14 @@ above: no Arrow reader takes that for the end, and one that recognises it gets t
 ``write``: the header holds ``txn``, ``partition`` and ``attempt``. After the first line the client
 sends one Arrow IPC stream and closes its write side; the server answers with a second line, the
 receipt.
+``ingest``: the header holds ``dataset``, ``client``, ``session`` (random, for each object that
+writes) and perhaps ``create``, a schema in base64 for a dataset that is not there. A second line of
+the server has ``offset``, how many rows of the client are in the dataset, ``session``, which wrote
+the last of them, ``partition_by``, ``batch_bytes`` and ``schema``, the length of an Arrow IPC
+schema that follows it; or it is a refusal. The client sends one Arrow IPC stream of the rows from
+that offset on. The server answers with an 8-byte number each time that more of them are durable:
+how many are by now; or it ends with ``FAILURE`` and a refusal line. A client whose name begins with
+``~`` is remembered for a time only.
 
 This module needs no pyarrow, clock or files.
 """
@@ -31,9 +39,12 @@ __all__ = [
     "DATASET_SERVICE",
     "FAILED",
     "FAILURE",
+    "INGEST",
+    "MAX_CLIENT",
     "MAX_HEADER",
     "MAX_WHOLE",
     "READ",
+    "TEMPORARY",
     "TOPIC_SERVICE",
     "WRITE",
     "Code",
@@ -51,7 +62,11 @@ __all__ = [
 ]
 
 DATASET_SERVICE, TOPIC_SERVICE = "dataset", "topic"
-READ, WRITE = "read", "write"
+READ, WRITE, INGEST = "read", "write", "ingest"
+
+# What the random names of ingest clients begin with, and characters of a name.
+TEMPORARY = "~"
+MAX_CLIENT = 200
 
 # Bytes of a header including its newline; enough for thousands of columns.
 MAX_HEADER = 64 * 1024
@@ -99,6 +114,8 @@ class Code(StrEnum):
     """Offsets below the earliest one kept."""
     BAD_OFFSETS = "BAD_OFFSETS"
     """Offsets that never existed, above the latest, or in the wrong order."""
+    TAKEN_OVER = "TAKEN_OVER"
+    """Another ingest client uses the same id."""
     BAD_HEADER = "BAD_HEADER"
     NO_STREAM = "NO_STREAM"
     BAD_ARROW = "BAD_ARROW"

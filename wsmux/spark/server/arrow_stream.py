@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...config import MIB
 from ...runtime.lazy_imports import pa
 from ..protocol import FAILURE, MAX_HEADER, Code, raise_refusal, refusal
-from ..store.schemas import check_text, decoded_size, first_line
+from ..store.schemas import check_text, decoded_size, first_line, inside
 
-__all__ = ["FRAME", "ArrowSource", "Limits", "Sink", "Source", "receive", "send"]
+__all__ = ["FRAME", "ArrowSource", "Limits", "Sink", "Source", "pieces", "receive", "send"]
 
 # Bytes written at once: the largest frame, several times as fast as 1 MiB.
 FRAME = 64 * 1024
@@ -63,6 +63,10 @@ _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 class ArrowSource:
     """Provide a file for pyarrow to read: one IPC stream, each message checked first.
 
+    Args:
+        source: what is read. limits: the bounds of messages.
+        admit: called with the bytes of a message before they are read; it may wait, or refuse.
+
     Attributes:
         bytes, crc: the number of bytes read, and their CRC-32.
         error: the exception that ended reading; pyarrow may have wrapped it.
@@ -70,9 +74,12 @@ class ArrowSource:
 
     closed = False
 
-    def __init__(self, source: Source, limits: Limits) -> None:
+    def __init__(
+        self, source: Source, limits: Limits, admit: Callable[[int], object] | None = None
+    ) -> None:
         self._source = source
         self._limits = limits
+        self._admit = admit
         self._head = memoryview(b"")  # checked, not yet returned
         self._body = 0  # bytes left of the message's body
         self._ended = False
@@ -160,6 +167,8 @@ class ArrowSource:
             self._body = self._checked(head)
         except (struct.error, IndexError, OverflowError) as error:
             raise _bad(f"the header of a message is malformed: {error}") from error
+        if self._admit is not None:
+            self._admit(self._body)
         self._head = memoryview(bytes(prefix) + bytes(head))
 
     def _line(self) -> bytes:
@@ -247,6 +256,7 @@ def receive(source: ArrowSource, limits: Limits) -> tuple[Any, Iterator[Any]]:
 
 
 def _batches(source: ArrowSource, reader: Any, limits: Limits) -> Iterator[Any]:
+    grows = _with_dictionaries(reader.schema)  # else a batch takes what its message has
     while True:
         try:
             batch = reader.read_next_batch()
@@ -256,11 +266,16 @@ def _batches(source: ArrowSource, reader: Any, limits: Limits) -> Iterator[Any]:
             return
         except Exception as error:
             raise _failure(source, error) from error
-        size = sum(decoded_size(column) for column in batch.columns)
+        size = sum(decoded_size(column) for column in batch.columns) if grows else 0
         if size > limits.batch_bytes:
             text = f"a record batch has {size} bytes with its dictionaries decoded; up to"
             raise refusal(Code.TOO_LARGE, f"{text} {limits.batch_bytes} are accepted")
         yield batch
+
+
+def _with_dictionaries(fields: Iterable[Any]) -> bool:
+    kinds = [field.type for field in fields]
+    return any(pa.types.is_dictionary(kind) or _with_dictionaries(inside(kind)) for kind in kinds)
 
 
 def _failure(source: ArrowSource, error: Exception) -> BaseException:
@@ -344,7 +359,7 @@ def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> Non
     try:
         writer = pa.ipc.new_stream(frames, schema)
         for batch in batches:
-            for piece in _pieces(batch, limits.batch_bytes):
+            for piece in pieces(batch, limits.batch_bytes):
                 writer.write_batch(piece)
         writer.close()
         frames.flush()
@@ -357,10 +372,11 @@ def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> Non
         frames.dead = True
 
 
-def _pieces(batch: Any, limit: int) -> Iterator[Any]:
-    if batch.nbytes <= limit or batch.num_rows < 2:
+def pieces(batch: Any, limit: int) -> Iterator[Any]:
+    """Yield a batch in slices of at most so many bytes, or of one row."""
+    if batch.num_rows < 2 or batch.nbytes <= limit:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half), limit)
-    yield from _pieces(batch.slice(half), limit)
+    yield from pieces(batch.slice(0, half), limit)
+    yield from pieces(batch.slice(half), limit)

@@ -21,19 +21,20 @@ from typing import Any, TypedDict, Unpack
 
 from ...config import MIB, Config
 from ...endpoints.acceptor import DRAIN, MAX_CONNECTIONS, listen
-from ...endpoints.connection_options import DEFAULT_WORKERS, ConnectionOptions
+from ...endpoints.connection_options import ConnectionOptions
 from ...handshake.access import Access, TokenCheck, is_loopback
 from ...rpc import RpcHandler, Service, Serving, SessionInfo, handler
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
 from ...server import Server
-from ..protocol import READ, WRITE
+from ..protocol import INGEST, READ, WRITE
 from ..store.base import DAY, DatasetStore, Retention, TopicStore
 from ..store.datasets import DeltaDatasets
 from ..store.directory_stores import DirectoryTopics
 from ..store.memory import MemoryTopics
 from .arrow_stream import Limits
+from .ingest_stream import GroupCommit, IngestStream
 from .named_streams import Handler, NamedStream, NamedStreams, ReadStream, WriteStream
 from .services import DatasetService, TopicService
 
@@ -42,6 +43,10 @@ __all__ = ["DataServer", "Stores", "serve_data"]
 
 # Handlers of calls running at once; a subscription to a topic occupies one while it lasts.
 CALL_WORKERS = 1024
+
+# Streams of one connection served at once, each by a thread that is made when it is needed: all
+# that a connection may have, since an ingest client holds one for as long as it is open.
+STREAM_WORKERS = 1024
 
 # Seconds between sweeps; fewer if the stores' time to live is shorter.
 SWEEP = 30.0
@@ -81,10 +86,12 @@ class DataServer(Server):
         streams: further streams by name; each a function of the stream and its header, or a
             ``NamedStream``.
         limits: the bounds of record batches.
+        ingest: how the rows of ingest clients are gathered for a commit.
         config: the limits of connections that carry streams.
         stream_timeout: seconds that a read or write of a stream may block.
         sweep: seconds between sweeps of the stores.
-        workers: streams of one connection served at once.
+        workers: streams of one connection served at once, each by a thread; an ingest client has
+            one all the time.
         origins, ssl_context, max_connections: as for ``wsmux.serve``.
         rpc: the options of River calls; see ``rpc.Serving``.
 
@@ -108,21 +115,22 @@ class DataServer(Server):
         services: Iterable[Service] = (),
         streams: Mapping[str, Handler | NamedStream] | None = None,
         limits: Limits | None = None,
+        ingest: GroupCommit | None = None,
         config: Config | None = None,
         stream_timeout: float | None = DAY,
         sweep: float = SWEEP,
-        workers: int = DEFAULT_WORKERS,
+        workers: int = STREAM_WORKERS,
         origins: Iterable[str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int = MAX_CONNECTIONS,
         rpc: Serving | None = None,
     ) -> None:
         access = Access(token)
-        bounds = limits or Limits()
+        self._own = _own_streams(datasets, topics, limits or Limits(), ingest or GroupCommit())
         self._stores = [store for store in (datasets, topics) if store is not None]
         connection_options = ConnectionOptions(
             config=config or Config(receive_window=WINDOW),
-            stream_handler=_streams(datasets, topics, streams or {}, bounds, stream_timeout),
+            stream_handler=_streams(self._own, streams or {}, stream_timeout),
             workers=workers,
         )
         offered = [*services]
@@ -163,6 +171,9 @@ class DataServer(Server):
         self._shut_down_once(timeout)
 
     def _end(self, deadline: Deadline) -> None:
+        ingest = self._own.get(INGEST)
+        if isinstance(ingest, IngestStream):
+            ingest.stop()
         closing = self._end_connections(deadline)
         self.rpc.shutdown(closing.remaining())
         self._join_threads(closing)
@@ -183,20 +194,25 @@ class DataServer(Server):
                     _log.exception("sweeping %r failed", store)
 
 
+def _own_streams(
+    datasets: DatasetStore | None, topics: TopicStore | None, limits: Limits, ingest: GroupCommit
+) -> dict[str, Handler | NamedStream]:
+    """Return the streams of the stores."""
+    found: dict[str, Handler | NamedStream] = {}
+    if datasets is not None or topics is not None:
+        found[READ] = ReadStream(datasets, topics, limits)
+        found[WRITE] = WriteStream(datasets, topics, limits)
+    if datasets is not None:
+        found[INGEST] = IngestStream(datasets, ingest)
+    return found
+
+
 def _streams(
-    datasets: DatasetStore | None,
-    topics: TopicStore | None,
+    own: Mapping[str, Handler | NamedStream],
     streams: Mapping[str, Handler | NamedStream],
-    limits: Limits,
     timeout: float | None,
 ) -> NamedStreams:
     """Return the handler of all streams."""
-    own: dict[str, Handler | NamedStream] = {}
-    if datasets is not None or topics is not None:
-        own = {
-            READ: ReadStream(datasets, topics, limits),
-            WRITE: WriteStream(datasets, topics, limits),
-        }
     taken = sorted(own.keys() & streams.keys())
     if taken:
         raise ValueError(f"the stream name {taken[0]!r} is reserved; choose another name")
@@ -211,6 +227,7 @@ class Serve(Stores, total=False):
     services: Iterable[Service]
     streams: Mapping[str, Handler | NamedStream]
     limits: Limits
+    ingest: GroupCommit
     config: Config
     stream_timeout: float | None
     sweep: float

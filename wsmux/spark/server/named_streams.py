@@ -21,7 +21,7 @@ from ..store.filters import parse_filters
 from .arrow_stream import ArrowSource, Limits, receive, send
 from .services import guarded
 
-__all__ = ["Handler", "NamedStream", "NamedStreams", "ReadStream", "WriteStream"]
+__all__ = ["Handler", "NamedStream", "NamedStreams", "ReadStream", "WriteStream", "refusal_line"]
 
 Handler = Callable[[Stream, dict[str, Any]], object]
 
@@ -67,7 +67,7 @@ class NamedStreams:
                 serve = guarded(self._find)(header)
             except RiverError as error:
                 _log.info("%s is refused: %s", name, error)
-                stream.write(_refusal_line(error))
+                stream.write(refusal_line(error))
                 return
             stream.timeout = self._timeout
             stream.write(encode_line({"ok": True}))
@@ -100,7 +100,8 @@ def _first_line(stream: Stream) -> bytes:
     return bytes(line)
 
 
-def _refusal_line(error: RiverError) -> bytes:
+def refusal_line(error: RiverError) -> bytes:
+    """Return the line that tells a client why it is refused."""
     return encode_line({"ok": False, "code": error.code, "message": error.message})
 
 
@@ -126,7 +127,7 @@ class ReadStream(NamedStream):
                     guarded(send)(stream, table.schema, batches, self._limits)
             except RiverError as error:
                 _log.warning("a read failed: %s", error)
-                stream.write(FAILURE + _refusal_line(error))
+                stream.write(FAILURE + refusal_line(error))
             stream.close_write()
 
         return serve
@@ -180,7 +181,7 @@ class WriteStream(NamedStream):
             receipt = guarded(self._stage)(stream, begin)
         except RiverError as error:
             _log.info("a part is refused: %s", error)
-            stream.write(_refusal_line(error))
+            stream.write(refusal_line(error))
             return
         stream.write(encode_line({"ok": True, **receipt.to_json()}))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from builtins import list as List
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,10 +27,12 @@ __all__ = [
     "DatasetStore",
     "Description",
     "Heads",
+    "IngestTarget",
     "Optimized",
     "Part",
     "Range",
     "Retention",
+    "Span",
     "Table",
     "TopicDescription",
     "TopicStore",
@@ -113,6 +115,27 @@ class VersionInfo(NamedTuple):
     operation: str
     parameters: dict[str, Any]
     metrics: dict[str, Any]
+
+
+class Span(NamedTuple):
+    """The rows of an ingest client that a commit adds: those after ``before``, up to ``after``."""
+
+    before: int
+    after: int
+    session: str = ""
+    """Tells the client from another one with its name."""
+
+
+class IngestTarget(NamedTuple):
+    """What ingest writes to, and how many rows of the client it has, the last from which session.
+
+    The session is empty if nothing is known of it any more.
+    """
+
+    schema: Any
+    partition_by: Sequence[str]
+    rows: int
+    session: str
 
 
 class DatasetInfo(NamedTuple):
@@ -303,6 +326,25 @@ class DatasetStore(ABC):
             limit: how many, at most; a default of the store.
         """
         raise self._without("history")
+
+    # What ingest clients need, which a store need not have.
+
+    def ingest_target(self, dataset: str, client: str) -> IngestTarget:
+        """Return what rows to ingest have to be, and how many of a client's are there."""
+        raise self._without("ingest")
+
+    def ingest(
+        self, dataset: str, schema: Any, batches: Sequence[Any], spans: Mapping[str, Span]
+    ) -> List[str]:
+        """Add rows of several clients in one commit, and note how far each client is.
+
+        Args:
+            schema: of the batches, that of an ``IngestTarget``. spans: the rows of each client.
+
+        Returns:
+            The clients that are not where their spans begin: if there is one, nothing was added.
+        """
+        raise self._without("ingest")
 
     def _without(self, operation: str) -> RiverError:
         text = f"{type(self).__name__} keeps datasets in a way that has no {operation}"

@@ -20,7 +20,7 @@ import time
 import uuid
 import weakref
 from builtins import list as List
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -31,9 +31,16 @@ from ...runtime.logs import logger
 from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, is_name, refusal
 from ..source.ranges import cut, overlaps
 from ..tables.actions import DataFile, TableState
-from ..tables.compaction import AUTO_OPTIMIZE, TARGET_SIZE, AutoOptimizer, optimize
+from ..tables.compaction import (
+    AUTO_OPTIMIZE,
+    TARGET_SIZE,
+    AutoOptimizer,
+    check_writable,
+    optimize,
+)
 from ..tables.conditions import parse_condition
 from ..tables.data_files import checked_path, groups_of, read_file
+from ..tables.group_commit import append_group, ingested
 from ..tables.history import HISTORY, MAX_HISTORY, history
 from ..tables.partitions import check_partitions, matching
 from ..tables.replacing import Replacer, check_rows
@@ -49,9 +56,11 @@ from .base import (
     DatasetInfo,
     DatasetStore,
     Description,
+    IngestTarget,
     Optimized,
     Part,
     Range,
+    Span,
     Table,
     Vacuumed,
     VersionInfo,
@@ -358,8 +367,26 @@ class DeltaDatasets(DatasetStore):
                     time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
                 with table.view() as state:
                     pass
-            _clear(table, ident.key)
+            table.clear(ident.key)
         return done
+
+    # Ingest
+
+    def ingest_target(self, dataset: str, client: str) -> IngestTarget:
+        table = self._table(dataset)
+        with table.view() as found:
+            state = check_writable(table, found)
+            schema = _schema(state, state.version)
+            return IngestTarget(schema, state.partition_columns, *ingested(table, state, client))
+
+    def ingest(
+        self, dataset: str, schema: Any, batches: Sequence[Any], spans: Mapping[str, Span]
+    ) -> List[str]:
+        table = self._table(dataset)
+        stale = append_group(table, schema, batches, spans, timeout=self._lock_timeout)
+        if not stale:
+            self._keep_up(table, 1)
+        return stale
 
     def _keep_up(self, table: DeltaDirectory, added: int | None) -> None:
         """Do in the background what has become due; ``added``: files, if it is known."""
@@ -715,16 +742,6 @@ def _holder(state: TableState | None) -> Callable[[str], bool]:
     if state is None:
         return lambda path: False
     return state.holds
-
-
-def _clear(table: DeltaDirectory, key: str) -> None:
-    """Remove what a commit did not name; the commit is done, whatever comes of this."""
-    try:
-        with table.view() as state:
-            holds = _holder(state)
-        table.staging.drop(key, holds)
-    except (RiverError, OSError) as error:
-        _log.warning("what %s left in %s is not removed: %s", key, table.name, error)
 
 
 def _check_staged(table: DeltaDirectory, staged: Staged) -> None:

@@ -248,6 +248,8 @@ def conform(batch: Any, schema: Any) -> Any:
             text = f"column {field.name!r} holds nulls where its schema says never: {field}"
             raise refusal(Code.BAD_ARROW, text)
         columns.append(column)
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
     return _stamped(columns, schema)
 
 

@@ -234,6 +234,7 @@ class TableState:
         live, gone: files of the newest version by path, and those of older ones only.
         gone_paths: of what is gone.
         txns: by the keys of transactions of this package. apps: ``(version, key)`` by app.
+        ingested: by ingest client its rows, the session that wrote the last one, and when.
     """
 
     version: int = -1
@@ -247,6 +248,7 @@ class TableState:
     gone_paths: set[str] = field(default_factory=set)
     txns: dict[str, Done] = field(default_factory=dict)
     apps: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    ingested: dict[str, tuple[int, str, float]] = field(default_factory=dict)
     modified: int = 0
     times: list[float] = field(default_factory=list)  # of the newest versions, rising
 
@@ -269,6 +271,8 @@ class TableState:
         if key is not None:
             made = Committed(version, int(own["rows"]), int(own["bytes"]))
             self.txns[str(key)] = Done(made, now)
+        for client, (rows, session) in (own.get("ingested") or {}).items():
+            self.ingested[str(client)] = int(rows), str(session), now
 
     def _apply(self, version: int, name: str, value: Any, key: str | None) -> None:
         if name == "add":
@@ -396,7 +400,8 @@ class TableState:
     def forget(self, before: float) -> list[str]:
         """Let go of what was removed before a time; return the paths that nothing holds any more.
 
-        Transactions as old are forgotten too, but for the last one of each app.
+        Transactions as old are forgotten too, but for the last one of each app, and so are ingest
+        clients that were last heard of then.
         """
         old = [file for file in self.gone if file.removed_at < before]
         self.drop_gone(old)
@@ -405,6 +410,9 @@ class TableState:
         self.times = self.times[max(0, past) :]
         self.txns = {
             key: done for key, done in self.txns.items() if done.time >= before or key in lasts
+        }
+        self.ingested = {
+            client: last for client, last in self.ingested.items() if last[2] >= before
         }
         return [file.path for file in old if not self.holds(file.path)]
 

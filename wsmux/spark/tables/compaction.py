@@ -186,7 +186,7 @@ class _Optimizer:
                     return done
         finally:
             if self._begun:
-                self._clear()
+                self._table.clear(self._key)
         text = f"others have replaced files of {self._table.shown} that were to be joined"
         raise refusal(Code.BUSY, f"{text}, {ATTEMPTS} times: nothing was changed; ask again")
 
@@ -310,16 +310,6 @@ class _Optimizer:
             added["add"]["dataChange"] = False
             actions.append(added)
         return actions
-
-    def _clear(self) -> None:
-        """Remove what was written in vain."""
-        try:
-            with self._table.view() as state:
-                holds = (lambda path: False) if state is None else state.holds
-            self._table.staging.drop(self._key, holds)
-        except (RiverError, OSError) as error:  # the next sweep does it
-            text = "what optimizing left in %s is not removed: %s"
-            _log.warning(text, self._table.name, error)
 
 
 def _together(batches: Sequence[Any], schema: Any) -> Iterator[Any]:

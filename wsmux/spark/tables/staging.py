@@ -39,7 +39,7 @@ from ..store.schemas import first_line
 from .data_files import NewFile, remove_empty, sync_path
 from .partitions import Piece, split
 
-__all__ = ["OWN", "Finished", "Staged", "Staging"]
+__all__ = ["OWN", "Finished", "Staged", "StagedPart", "Staging"]
 
 # The folder of this package in a table; readers of Delta pass over its name.
 OWN = "_wsmux"
@@ -99,16 +99,16 @@ class Staging:
             raise ValueError(f"{key!r} is no key")
         return self._path / key
 
-    def begin(self, key: str, info: Mapping[str, Any]) -> None:
-        """Begin a transaction."""
-        path = self._txn(key)
+    def begin(self, key: str, info: Mapping[str, Any], *, brief: bool = False) -> None:
+        """Begin a transaction; a ``brief`` one is not to outlive a crash of the machine."""
+        path, sync = self._txn(key), self._sync and not brief
         if real_directory(self._root / OWN, f"{self._table}/{OWN}"):  # and no link
             real_directory(self._path, self._shown)
         path.mkdir(parents=True)
         hidden = path / f".{uuid.uuid4().hex}"
-        write_new(hidden, json.dumps(info).encode(), sync=self._sync)
+        write_new(hidden, json.dumps(info).encode(), sync=sync)
         os.rename(hidden, path / TXN)
-        if self._sync:
+        if sync:
             sync_path(path)
             sync_path(path.parent)
 
@@ -158,7 +158,7 @@ class Staging:
         attempt: int,
         schema: Any,
         partition_by: Sequence[str] = (),
-    ) -> Part:
+    ) -> StagedPart:
         """Begin a part of a transaction, for a table with these partition columns.
 
         Raises:
@@ -189,11 +189,7 @@ class Staging:
         if values is None or "folder" in values:  # of a file, not of a part
             return None
         try:
-            receipt = Receipt.of(values["receipt"])
-            if "files" in values:
-                return Finished(receipt, [Staged(**each) for each in values["files"]])
-            staged = Staged(_path_of(file), int(values["size"]), str(values["stats"]))
-            return Finished(receipt, [staged])
+            return _finished(file, Receipt.of(values["receipt"]), values)
         except (KeyError, TypeError, ValueError, RiverError) as error:
             raise refusal(Code.CORRUPT, f"{shown} is damaged: {error!r:.200}") from error
 
@@ -228,6 +224,17 @@ class Staging:
             _log.warning("%s cannot be removed", trash)
 
 
+def _finished(file: str, receipt: Receipt, told: Mapping[str, Any]) -> Finished:
+    """Return a finished part by what is known of it.
+
+    Raises:
+        KeyError, TypeError, ValueError: something else is.
+    """
+    if "files" in told:
+        return Finished(receipt, [Staged(**each) for each in told["files"]])
+    return Finished(receipt, [Staged(_path_of(file), int(told["size"]), str(told["stats"]))])
+
+
 def _files_of(path: Path) -> Iterator[str]:
     """Yield the files of a transaction, finished or not."""
     for name in os.listdir(path):
@@ -260,7 +267,7 @@ def _new_name(partition: int, attempt: int) -> str:
     return f"p{partition}-{attempt}-{uuid.uuid4().hex[:16]}.parquet"
 
 
-class _StagedPart(Part):
+class StagedPart(Part):
     """What the two kinds of parts share. ``note`` is known while the transaction is not dropped."""
 
     def __init__(self, root: Path, note: Path, table: str, *, sync: bool) -> None:
@@ -282,6 +289,18 @@ class _StagedPart(Part):
             self._tell(self._note, {"receipt": receipt.to_json(), **told})
         self._open = False
         return receipt
+
+    def end(self) -> Finished:
+        """End it for a commit that comes at once: no process but this one can commit it.
+
+        Raises:
+            RiverError: NO_TXN, STORE_FAILED or BAD_ARROW.
+        """
+        with self._guarded():
+            rows, told = self._ended()
+        self._open = False
+        receipt = Receipt(self._partition, self._attempt, rows, 0, 0, self._name)
+        return _finished(self._name, receipt, told)
 
     def _ended(self) -> tuple[int, dict[str, Any]]:
         """End what is written; return its rows, and what is to be known of it."""
@@ -315,7 +334,7 @@ class _StagedPart(Part):
         return refusal(Code.BAD_ARROW, f"{self._shown} cannot be written: {first_line(error)}")
 
 
-class _NewPart(_StagedPart):
+class _NewPart(StagedPart):
     """Write one part as one file."""
 
     def __init__(self, root: Path, note: Path, table: str, schema: Any, *, sync: bool) -> None:
@@ -349,7 +368,7 @@ class _OpenFile(NamedTuple):
     values: Mapping[str, str | None]
 
 
-class _PartitionedPart(_StagedPart):
+class _PartitionedPart(StagedPart):
     """Write one part as a file or more for each combination of partition values.
 
     At most ``OPEN_FILES`` are open at once. When another value comes, the file that was not written

@@ -573,6 +573,15 @@ class DeltaDirectory:
             found.append(os.path.relpath(folder, self.path))
         remove_empty(self.path, found)
 
+    def clear(self, key: str) -> None:
+        """Remove what a transaction has staged and no version holds; the next sweep may do so."""
+        try:
+            with self.view() as state:
+                holds = (lambda path: False) if state is None else state.holds
+            self.staging.drop(key, holds)
+        except (RiverError, OSError) as error:
+            _log.warning("what %s left in %s is not removed: %s", key, self.shown, error)
+
     def unknown_to_delta(self, version: int, hours: int) -> list[str]:
         """Return the files that delta-rs would vacuum: what no version of these hours names.
 

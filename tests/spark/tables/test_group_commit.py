@@ -1,0 +1,163 @@
+"""Rows of several clients are added in one commit, which tells how far each client is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wsmux.rpc import RiverError
+from wsmux.spark import DeltaDatasets
+from wsmux.spark.store.base import Span
+
+from ...helpers.spark.arrow_data import SCHEMA, pa, rows
+from ...helpers.spark.engines import deltalake
+from ...helpers.spark.ingesting import held
+from ...helpers.spark.inside import table_of
+
+pytestmark = pytest.mark.spark
+
+RANDOM = "~0123"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DeltaDatasets:
+    return made(DeltaDatasets(tmp_path))
+
+
+def made(store: DeltaDatasets, **options: Any) -> DeltaDatasets:
+    store.commit(store.begin("d", "create", SCHEMA, **options).txn, [])
+    return store
+
+
+def add(store: DeltaDatasets, spans: Mapping[str, Span], *batches: Any) -> list[str]:
+    schema = store.ingest_target("d", "anyone").schema
+    return store.ingest("d", schema, batches, spans)
+
+
+def known(store: DeltaDatasets, *clients: str) -> list[int]:
+    return [store.ingest_target("d", client).rows for client in clients]
+
+
+def test_a_group_is_one_version_and_one_file(store: DeltaDatasets, tmp_path: Path) -> None:
+    spans = {"a": Span(0, 3), RANDOM: Span(0, 2)}
+    assert add(store, spans, rows(0, 3), rows(10, 2)) == []
+    assert held(store) == [0, 1, 2, 10, 11]
+    table = deltalake.DeltaTable(tmp_path / "datasets" / "d")
+    assert (table.version(), len(table.file_uris())) == (1, 1)
+    assert table.transaction_version("ingest:a") == 3
+    assert table.transaction_version(f"ingest:{RANDOM}") is None
+    stats = pa.table(table.get_add_actions(flatten=True)).to_pylist()[0]
+    assert (stats["num_records"], stats["min.id"], stats["max.id"]) == (5, 0, 11)
+    assert known(store, "a", RANDOM, "b") == [3, 2, 0]
+
+
+def test_a_client_that_is_elsewhere_is_told_and_nothing_is_added(store: DeltaDatasets) -> None:
+    add(store, {"a": Span(0, 3), RANDOM: Span(0, 2)}, rows(0, 5))
+    assert add(store, {"a": Span(0, 3), "b": Span(0, 1)}, rows(0, 4)) == ["a"]
+    assert add(store, {"a": Span(3, 4), RANDOM: Span(0, 2)}, rows(3, 3)) == [RANDOM]
+    assert held(store) == [0, 1, 2, 3, 4]
+    assert known(store, "a", RANDOM, "b") == [3, 2, 0]
+
+
+def test_another_process_knows_how_far_each_client_is(store: DeltaDatasets, tmp_path: Path) -> None:
+    add(store, {"a": Span(0, 3), RANDOM: Span(0, 2)}, rows(0, 5))
+    other = DeltaDatasets(tmp_path)
+    assert known(other, "a", RANDOM) == [3, 2]
+    assert add(other, {"a": Span(3, 4)}, rows(5, 1)) == []
+    assert add(store, {"a": Span(3, 4)}, rows(5, 1)) == ["a"]
+
+
+def test_a_client_with_a_name_is_known_when_the_log_was_cleaned(
+    store: DeltaDatasets, tmp_path: Path
+) -> None:
+    add(store, {"a": Span(0, 3), RANDOM: Span(0, 2)}, rows(0, 5))
+    table_of(store, "d").checkpoint()
+    log = tmp_path / "datasets" / "d" / "_delta_log"
+    (log / f"{0:020d}.json").unlink()
+    add(store, {"b": Span(0, 1)}, rows(9, 1))
+    (log / f"{1:020d}.json").unlink()
+    assert known(DeltaDatasets(tmp_path), "a", "b", RANDOM) == [3, 1, 0]
+
+
+def test_a_random_client_is_forgotten_after_its_time(store: DeltaDatasets) -> None:
+    add(store, {"a": Span(0, 3), RANDOM: Span(0, 2)}, rows(0, 5))
+    state = table_of(store, "d")
+    with state.view() as found:
+        assert found is not None
+        now = found.times[-1]
+    store.expire(now + 1.0)
+    assert known(store, "a", RANDOM) == [3, 2]
+    store.expire(now + 86_401.0)
+    assert known(store, "a", RANDOM) == [3, 0]
+
+
+def test_rows_of_an_earlier_schema_are_brought_into_the_present_one(store: DeltaDatasets) -> None:
+    schema = store.ingest_target("d", "a").schema
+    wider = pa.schema([*SCHEMA, pa.field("more", pa.int64())])
+    store.commit(store.begin("d", "append", wider, merge_schema=True).txn, [])
+    assert store.ingest("d", schema, [rows(0, 2)], {"a": Span(0, 2)}) == []
+    (one,) = store.describe("d", 1).ranges
+    assert pa.Table.from_batches(store.read(one.token).batches).column("more").to_pylist() == [
+        None,
+        None,
+    ]
+
+
+def test_rows_with_a_column_that_is_gone_are_refused(store: DeltaDatasets) -> None:
+    schema = store.ingest_target("d", "a").schema
+    narrow = pa.schema([SCHEMA.field("id")])
+    store.commit(store.begin("d", "overwrite", narrow, overwrite_schema=True).txn, [])
+    with pytest.raises(RiverError, match=r"WRONG_SCHEMA.*has no column 'word' any more"):
+        store.ingest("d", schema, [rows(0, 2)], {"a": Span(0, 2)})
+
+
+def test_nulls_where_there_are_none_add_nothing(store: DeltaDatasets, tmp_path: Path) -> None:
+    batch = pa.record_batch([pa.array([None], pa.int64()), pa.array(["x"])], SCHEMA)
+    with pytest.raises(RiverError, match="BAD_ARROW"):
+        store.ingest("d", store.ingest_target("d", "a").schema, [batch], {"a": Span(0, 1)})
+    assert known(store, "a") == [0]
+    assert left(tmp_path) == set()
+
+
+def left(directory: Path) -> set[str]:
+    """Return the files of the dataset that no version has, and what is staged."""
+    table = deltalake.DeltaTable(directory / "datasets" / "d")
+    there = {uri.rpartition("/")[2] for uri in table.file_uris()}
+    files = {path.name for path in (directory / "datasets" / "d").rglob("*.parquet")}
+    return (files - there) | {
+        path.name for path in (directory / "datasets/d/_wsmux/staged").iterdir()
+    }
+
+
+def test_what_was_written_in_vain_is_removed(store: DeltaDatasets, tmp_path: Path) -> None:
+    add(store, {"a": Span(0, 3)}, rows(0, 3))
+    add(store, {"a": Span(0, 3)}, rows(0, 3))
+    assert left(tmp_path) == set()
+
+
+def test_a_group_goes_into_the_partitions_of_its_rows(tmp_path: Path) -> None:
+    store = made(DeltaDatasets(tmp_path), partition_by=["word"])
+    assert add(store, {"a": Span(0, 7)}, rows(0, 7)) == []
+    assert sorted(held(store)) == list(range(7))
+    assert left(tmp_path) == set()
+    assert (tmp_path / "datasets" / "d" / "word=w0").is_dir()
+
+
+def test_another_program_that_commits_first_is_no_obstacle(
+    store: DeltaDatasets, tmp_path: Path
+) -> None:
+    path = tmp_path / "datasets" / "d"
+    before = json.loads((path / "_delta_log" / f"{0:020d}.json").read_text().splitlines()[0])
+    assert "commitInfo" in before
+    deltalake.write_deltalake(path, pa.Table.from_batches([rows(50, 1)]), mode="append")
+    assert add(store, {"a": Span(0, 1)}, rows(0, 1)) == []
+    assert held(store) == [50, 0]
+
+
+def test_a_dataset_that_is_not_there_is_told(store: DeltaDatasets) -> None:
+    with pytest.raises(RiverError, match="NO_DATASET"):
+        store.ingest_target("other", "a")

@@ -1,0 +1,146 @@
+"""Rows become batches of a schema, or an error says which value of which column does not fit."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from wsmux.rpc import RiverError
+from wsmux.spark.ingest_rows import RowConverter
+
+from ..helpers.spark.arrow_data import SCHEMA, pa, rows
+
+pytestmark = pytest.mark.spark
+
+KINDS: dict[str, Any] = {
+    "int": pa.int32(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.timestamp("us", "UTC"),
+    "decimal": pa.decimal128(10, 2),
+    "list": pa.list_(pa.int64()),
+    "map": pa.map_(pa.string(), pa.int64()),
+    "struct": pa.struct([("a", pa.int64()), ("b", pa.string())]),
+}
+
+
+def converted(kind: str, value: Any) -> Any:
+    """Return what becomes of a value in a column of a kind."""
+    schema = pa.schema([pa.field("x", KINDS[kind])])
+    (batch,) = RowConverter(schema).batches({"x": value})
+    assert batch.schema.equals(schema)
+    return batch.column("x")[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        ("int", 7, 7),
+        ("int", None, None),
+        ("float", 7, 7.0),
+        ("bool", True, True),
+        ("text", "é", "é"),
+        ("bytes", b"\xff", b"\xff"),
+        ("date", date(2024, 2, 29), date(2024, 2, 29)),
+        ("date", "2024-02-29", date(2024, 2, 29)),
+        ("time", datetime(2024, 2, 29, 1, tzinfo=UTC), datetime(2024, 2, 29, 1, tzinfo=UTC)),
+        ("time", "2024-02-29T01:00:00Z", datetime(2024, 2, 29, 1, tzinfo=UTC)),
+        ("decimal", Decimal("1.5"), Decimal("1.50")),
+        ("decimal", "1.5", Decimal("1.50")),
+        ("decimal", 3, Decimal("3.00")),
+        ("list", [1, None], [1, None]),
+        ("map", {"k": 1}, [("k", 1)]),
+        ("struct", {"a": 1}, {"a": 1, "b": None}),
+    ],
+)
+def test_values_that_fit(kind: str, value: Any, kept: Any) -> None:
+    assert converted(kind, value) == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int", "7"),
+        ("int", 1.5),
+        ("int", Decimal("1.5")),
+        ("int", True),
+        ("int", 2**31),
+        ("int", 2**70),
+        ("float", "1.5"),
+        ("bool", 1),
+        ("text", 7),
+        ("text", "\ud800"),
+        ("date", datetime(2024, 2, 29, 1)),
+        ("date", 7),
+        ("date", "yesterday"),
+        ("time", 7),
+        ("time", "2024-02-29T01:00:00"),
+        ("decimal", 1.5),
+        ("decimal", "1.505"),
+        ("list", [1.5]),
+        ("list", 7),
+        ("map", {"k": 1.5}),
+        ("struct", {"a": 1, "typo": 2}),
+        ("struct", {"a": 1.5}),
+    ],
+)
+def test_values_that_do_not_fit_are_named(kind: str, value: Any) -> None:
+    with pytest.raises(RiverError) as caught:
+        converted(kind, value)
+    assert caught.value.code == "WRONG_TYPE"
+    text = f"row 0: column 'x' is {KINDS[kind]}, and not {type(value).__name__} "
+    assert caught.value.message.startswith(text)
+
+
+def refused(data: Any) -> str:
+    with pytest.raises(RiverError) as caught:
+        list(RowConverter(SCHEMA).batches(data))
+    return f"{caught.value.code}: {caught.value.message}"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([{"id": 1, "word": ""}, {"id": 2}], "NO_COLUMN: row 1 has no column 'word', which is"),
+        ({"id": 1, "word": "", "x": 2}, "NO_COLUMN: row 0 has a column 'x' that the dataset has"),
+        ([{"id": None, "word": ""}], "WRONG_TYPE: row 0: column 'id' is int64 and never null"),
+        ([{"id": 1, "word": ""}, 7], "WRONG_TYPE: row 1 must be a dict, not int 7"),
+        (7, "WRONG_TYPE: rows must be a dict, a list of dicts, a RecordBatch or a Table, not int"),
+        ("{}", "WRONG_TYPE: rows must be a dict"),
+    ],
+)
+def test_rows_that_do_not_fit(data: Any, words: str) -> None:
+    assert refused(data).startswith(words)
+
+
+def test_arrow_data_in_another_order_and_another_type() -> None:
+    table = pa.table({"word": pa.array(["x"], pa.large_string()), "id": pa.array([1], pa.int8())})
+    (batch,) = RowConverter(SCHEMA).batches(table)
+    assert batch.schema.equals(SCHEMA)
+    assert batch.to_pylist() == [{"id": 1, "word": "x"}]
+
+
+def test_batches_of_the_schema_are_not_copied() -> None:
+    given = rows(0, 3)
+    (batch,) = RowConverter(given.schema).batches(given)
+    assert batch.column(0).buffers()[1].address == given.column(0).buffers()[1].address
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"id": [1]}, "NO_COLUMN: the data has no column 'word'"),
+        ({"id": ["x"], "word": ["y"]}, "WRONG_TYPE: column 'id' is int64, and not string: "),
+        ({"id": [1.5], "word": ["y"]}, "WRONG_TYPE: column 'id' is int64, and not double: "),
+        ({"id": [[1]], "word": ["y"]}, "WRONG_TYPE: column 'id' is int64, and not list<"),
+        ({"id": pa.array([None], pa.int64()), "word": ["y"]}, "WRONG_TYPE: column 'id' holds null"),
+    ],
+)
+def test_arrow_data_that_does_not_fit(columns: Any, words: str) -> None:
+    assert refused(pa.table(columns)).startswith(words)

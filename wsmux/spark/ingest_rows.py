@@ -1,0 +1,177 @@
+"""Turn rows of Python and Arrow data into record batches of a dataset's schema, or say what is odd.
+
+Nothing is guessed: every column is to be there, and a value that does not fit is an error that
+names it. Text stands for dates, times and decimals too, as in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from ..rpc import RiverError
+from ..runtime.lazy_imports import pa, pc
+from .protocol import Code
+from .store.schemas import conform, first_line, inside
+
+__all__ = ["WRONG_TYPE", "RowConverter"]
+
+WRONG_TYPE = "WRONG_TYPE"
+
+# What pyarrow raises for values that do not fit.
+_UNFIT = (TypeError, ValueError, OverflowError, ArithmeticError)  # ``ArrowInvalid`` is a ValueError
+
+Odd = Callable[[Any], bool]
+
+
+class _Column(NamedTuple):
+    name: str
+    type: Any
+    nullable: bool
+    odd: Odd | None
+    """What tells values that pyarrow would take and change."""
+
+
+class RowConverter:
+    """Convert to one schema."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._columns = [_Column(f.name, f.type, f.nullable, _odd_for(f.type)) for f in schema]
+
+    def batches(self, data: Any) -> Iterator[Any]:
+        """Yield batches of a row (a mapping), several, a record batch or a table.
+
+        Raises:
+            RiverError: NO_COLUMN or WRONG_TYPE; it is no such data, or does not fit the schema.
+        """
+        if isinstance(data, Mapping):
+            data = [data]
+        if isinstance(data, pa.Table):
+            for batch in data.to_batches():
+                yield self._arrow(batch)
+        elif isinstance(data, pa.RecordBatch):
+            yield self._arrow(data)
+        elif isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
+            yield self._rows(data)
+        else:
+            text = "rows must be a dict, a list of dicts, a RecordBatch or a Table, not"
+            raise RiverError(WRONG_TYPE, f"{text} {_told(data)}")
+
+    def _rows(self, rows: Sequence[Any]) -> Any:
+        for place, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                raise RiverError(WRONG_TYPE, f"row {place} must be a dict, not {_told(row)}")
+            if len(row) != len(self._columns) or not all(
+                each.name in row for each in self._columns
+            ):
+                self._check_names([*row], f"row {place}")
+        columns = [_array_of([row[each.name] for row in rows], each) for each in self._columns]
+        return self._batch(columns)
+
+    def _arrow(self, batch: Any) -> Any:
+        self._check_names(batch.schema.names, "the data")
+        columns = []
+        for each in self._columns:
+            column = batch.column(each.name)
+            if column.type != each.type:
+                try:
+                    column = pc.cast(column, each.type)
+                except (*_UNFIT, pa.ArrowNotImplementedError) as error:
+                    text = f"column {each.name!r} is {each.type}, and not {column.type}"
+                    raise RiverError(WRONG_TYPE, f"{text}: {first_line(error)}") from error
+            columns.append(column)
+        return self._batch(columns)
+
+    def _batch(self, columns: Sequence[Any]) -> Any:
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        try:
+            return conform(batch, self._schema)
+        except RiverError as error:  # nulls where there are none
+            raise RiverError(WRONG_TYPE, error.message) from error
+
+    def _check_names(self, names: Sequence[str], place: str) -> None:
+        known = [each.name for each in self._columns]
+        for each in self._columns:
+            if each.name not in names:
+                text = f"{place} has no column {each.name!r}, which is {each.type}"
+                raise RiverError(Code.NO_COLUMN, f"{text}; give None where there is no value")
+        for name in names:
+            if name not in known or names.count(name) > 1:
+                text = f"{place} has a column {name!r:.140} that the dataset has not, or has twice"
+                raise RiverError(Code.NO_COLUMN, f"{text}; there are {', '.join(known):.1000}")
+
+
+def _told(value: object) -> str:
+    return f"{type(value).__name__} {value!r:.80}"
+
+
+def _array_of(values: list[Any], column: _Column) -> Any:
+    try:
+        made = _array(values, column)
+    except _UNFIT as error:
+        for place, value in enumerate(values):
+            try:
+                _array([value], column)
+            except _UNFIT as reason:
+                text = f"row {place}: column {column.name!r} is {column.type}, and not"
+                raise RiverError(WRONG_TYPE, f"{text} {_told(value)}") from reason
+        raise RiverError(WRONG_TYPE, f"column {column.name!r}: {first_line(error)}") from error
+    if made.null_count and not column.nullable:
+        place = next(place for place, value in enumerate(values) if value is None)
+        text = f"row {place}: column {column.name!r} is {column.type} and never null, and not None"
+        raise RiverError(WRONG_TYPE, text)
+    return made
+
+
+def _array(values: list[Any], column: _Column) -> Any:
+    """Return values as an array.
+
+    Raises:
+        TypeError, ValueError, OverflowError, ArithmeticError: they do not fit.
+    """
+    kind, types = column.type, pa.types
+    if column.odd is not None:
+        for value in values:
+            if _is_odd(column.odd, value):
+                raise TypeError(f"{value!r:.80} is no {kind}")
+    try:
+        return pa.array(values, kind)
+    except _UNFIT:
+        if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind)):
+            raise
+        return pa.array(values, pa.string()).cast(kind)
+
+
+def _odd_for(kind: Any) -> Odd | None:
+    types = pa.types
+    if types.is_integer(kind):
+        return lambda value: isinstance(value, float | Decimal)
+    if types.is_date(kind):
+        return lambda value: isinstance(value, int | datetime)
+    if types.is_timestamp(kind):
+        return lambda value: isinstance(value, int)
+    if types.is_struct(kind):
+        fields = {field.name: _odd_for(field.type) for field in inside(kind)}
+        return lambda value: (
+            isinstance(value, Mapping)
+            and any(
+                name not in fields or _is_odd(fields[name], each) for name, each in value.items()
+            )
+        )
+    if types.is_map(kind):
+        key, item = _odd_for(kind.key_type), _odd_for(kind.item_type)
+        return lambda value: any(
+            _is_odd(key, one) or _is_odd(item, other)
+            for one, other in (value.items() if isinstance(value, Mapping) else value)
+        )
+    if types.is_list(kind):
+        odd = _odd_for(kind.value_type)
+        return None if odd is None else lambda value: any(_is_odd(odd, each) for each in value)
+    return None
+
+
+def _is_odd(odd: Odd | None, value: Any) -> bool:
+    return odd is not None and value is not None and odd(value)

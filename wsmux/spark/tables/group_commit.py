@@ -1,0 +1,162 @@
+"""Add what many ingest clients have sent to a table in one commit, and remember how far each is.
+
+The entry of the log that makes the rows visible tells how many rows of each client there are with
+them, so both are there or neither is. It does so in ``commitInfo``, which is forgotten with the
+transactions of that time. For a client with an id of its own, which does not begin with ``~``,
+there is an application transaction of Delta too, ``ingest:ID``, which the log holds for good.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from ...config import MIB
+from ...rpc import RiverError
+from ...runtime.backoff import Backoff
+from ...runtime.deadline import Deadline
+from ...runtime.lazy_imports import pa
+from ..protocol import TEMPORARY, Code, refusal
+from ..store.base import Span
+from ..store.file_lock import FIRST_PAUSE, LONGEST_PAUSE
+from .actions import Action, TableState, add_action, commit_info, told_metrics
+from .compaction import check_writable
+from .staging import Finished
+from .table import ENGINE, DeltaDirectory
+from .types import aligned, arrow_of, fitted, merged
+
+__all__ = ["append_group", "ingested"]
+
+# Bytes of small batches that are put together before they are written: each has a cost of its own.
+GATHERED = 4 * MIB
+
+
+def ingested(table: DeltaDirectory, state: TableState, client: str) -> tuple[int, str]:
+    """Return how many rows of a client are in the table, or were, and the session of the last one.
+
+    Raises:
+        RiverError: CORRUPT.
+    """
+    rows, session, _ = state.ingested.get(client, (0, "", 0.0))
+    if not rows and not client.startswith(TEMPORARY):
+        rows = table.app_version(state, f"ingest:{client}") or 0
+    return rows, session
+
+
+def append_group(
+    table: DeltaDirectory,
+    schema: Any,
+    batches: Iterable[Any],
+    spans: Mapping[str, Span],
+    *,
+    timeout: float,
+) -> list[str]:
+    """Add rows in one commit, unless one of the clients is not where its span begins.
+
+    Args:
+        schema: of the batches, as the table had it some time. timeout: seconds to try for while
+            other programs commit.
+
+    Returns:
+        The clients of which the table has other rows than those before their spans; then nothing
+        was committed. None otherwise.
+
+    Raises:
+        RiverError: NO_DATASET, WRONG_SCHEMA, BAD_ARROW, TOO_LARGE, BUSY, CORRUPT, STORE_FAILED.
+        OSError: what the system says; the commit may be there all the same.
+    """
+    with table.view() as found:
+        state = check_writable(table, found)
+        ident, declared = state.ident, _declared(state)
+        kept, columns = arrow_of(state.schema(state.version)), state.partition_columns
+    _check_schema(kept, schema, f"dataset {table.name}")
+    key = uuid.uuid4().hex
+    table.staging.begin(key, {"operation": "INGEST"}, brief=True)
+    part = table.staging.new_part(key, 0, 0, kept, columns)
+    try:
+        for batch in _together(batches, schema):
+            batch = fitted(batch, schema)
+            part.write(batch if schema.equals(kept) else aligned(batch, kept))
+        finished = part.end()
+        made = partial(_actions, finished, spans)
+        deadline, backoff = Deadline(timeout), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        with table.locked():
+            while True:
+                with table.view() as found:
+                    state = check_writable(table, found)
+                    if state.ident != ident or _declared(state) != declared:
+                        raise _busy(table, "has another schema since this was written")
+                    stale = [
+                        client
+                        for client, span in spans.items()
+                        if ingested(table, state, client)[0] != span.before
+                    ]
+                    version = state.version
+                if stale:
+                    return stale
+                if table.add_entry(version, ident, made):
+                    return []
+                if deadline.expired():
+                    raise _busy(table, "is written to by others all the time")
+                time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
+    finally:
+        part.discard()
+        table.clear(key)
+
+
+def _declared(state: TableState) -> tuple[Any, ...]:
+    return state.metadata.get("schemaString"), *state.partition_columns
+
+
+def _check_schema(kept: Any, schema: Any, what: str) -> None:
+    """Raise WRONG_SCHEMA unless rows of an earlier schema of a table still fit it."""
+    if not schema.equals(kept):
+        gone = [name for name in schema.names if name not in kept.names]
+        if gone:
+            text = f"{what} has no column {gone[0]!r} any more: open it for ingest again"
+            raise refusal(Code.WRONG_SCHEMA, text)
+        merged(kept, schema, what)
+
+
+def _busy(table: DeltaDirectory, why: str) -> RiverError:
+    return refusal(Code.BUSY, f"{table.shown} {why}: nothing was changed; ask again")
+
+
+def _together(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
+    """Yield the rows of batches in few batches."""
+    gathered: list[Any] = []
+    size = 0
+    for batch in batches:
+        gathered.append(batch)
+        size += batch.nbytes
+        if size >= GATHERED:
+            yield from pa.Table.from_batches(gathered, schema).combine_chunks().to_batches()
+            gathered, size = [], 0
+    if gathered:
+        yield from pa.Table.from_batches(gathered, schema).combine_chunks().to_batches()
+
+
+def _actions(
+    finished: Finished, spans: Mapping[str, Span], state: TableState | None
+) -> list[Action]:
+    now = time.time_ns() // 1_000_000
+    # The order of rows is that of these times, so no two commits have the same.
+    modified = max(now, 0 if state is None else state.modified + 1)
+    rows, size = finished.receipt.rows, sum(each.size for each in finished.files)
+    told = {client: [span.after, span.session] for client, span in spans.items()}
+    info = commit_info("WRITE", "Append", now, ENGINE, rows=rows, bytes=size, ingested=told)
+    metrics = {"numFiles": len(finished.files), "numOutputRows": rows, "numOutputBytes": size}
+    info["commitInfo"]["operationMetrics"] = told_metrics(metrics)
+    txns = [
+        {"txn": {"appId": f"ingest:{client}", "version": span.after, "lastUpdated": now}}
+        for client, span in spans.items()
+        if not client.startswith(TEMPORARY)
+    ]
+    files = [
+        add_action(path, length, modified, stats, partition)
+        for path, length, stats, partition in finished.files
+    ]
+    return [info, *txns, *files]
