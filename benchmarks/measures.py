@@ -128,13 +128,29 @@ def _idle_lines(client: Any, seconds: float) -> int:
     return _many(IDLE_RATE * client.most_idle, client.most_idle, seconds)
 
 
-def _watched(title: str, rate: Callable[[Any, float], float]) -> Measure:
+def _beside(title: str, what: str, peer: str, rate: Callable[[Any, float], float]) -> Measure:
+    """Return a rate of connections with something on, of the rate of those without it."""
+
     def run(client: Any, seconds: float, known: dict[str, float]) -> float:
         """Compare in short turns, so that what else the machine does meets both alike."""
         compared: float = client.beside(lambda each: rate(each, seconds / SHORTER))
         return 100 * compared
 
-    return Measure(f"{title}, recorder and watchdog on, of off", "%", run, only="wsmux-watched")
+    return Measure(f"{title}, {what} on, of off", "%", run, only=peer)
+
+
+def _all_beside(name: str, what: str) -> dict[str, Measure]:
+    peer = f"wsmux-{name}"
+    rates: dict[str, tuple[str, Callable[[Any, float], float]]] = {
+        "upload": ("upload", lambda c, _: TURN_BULK / c.upload(TURN_BULK)),
+        "download": ("download", lambda c, _: TURN_BULK / c.download(TURN_BULK)),
+        "ping": ("ping 1 KiB", lambda c, s: _rate(c.pings(KIB, 1, s))),
+        "opens": ("open + echo + close", lambda c, s: _rate(c.opens(EXCHANGE, s))),
+    }
+    return {
+        f"{name}-{short}": _beside(title, what, peer, rate)
+        for short, (title, rate) in rates.items()
+    }
 
 
 MEASURES = {
@@ -161,10 +177,8 @@ MEASURES = {
         "idle connection",
         lambda c, s: c.idle_connections(_many(IDLE_RATE * MOST_CONNECTIONS, MOST_CONNECTIONS, s)),
     ),
-    "watched-upload": _watched("upload", lambda c, _: TURN_BULK / c.upload(TURN_BULK)),
-    "watched-download": _watched("download", lambda c, _: TURN_BULK / c.download(TURN_BULK)),
-    "watched-ping": _watched("ping 1 KiB", lambda c, s: _rate(c.pings(KIB, 1, s))),
-    "watched-opens": _watched("open + echo + close", lambda c, s: _rate(c.opens(EXCHANGE, s))),
+    **_all_beside("watched", "recorder and watchdog"),
+    **_all_beside("resumable", "resuming"),
     "among-idle": Measure(
         "64 B ping among 10,000 idle streams, of it among none",
         "%",

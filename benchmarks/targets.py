@@ -93,6 +93,7 @@ TARGETS = (
     *(Target(measure, "wsmux-tls", 0.3, 0.45, "wsmux") for measure in _BULK),
     Target("ping-1k", "wsmux-tls", 0.75, 0.9, "wsmux"),
     *(_itself(f"watched-{measure}", "wsmux-watched", 95) for measure in (*_BULK, "ping", "opens")),
+    *(_itself(f"resumable-{measure}", "wsmux-resumable", 97) for measure in (*_BULK, "ping")),
     Target("upload", "wsmux-tls", 3, 4, "raw-tls"),
     Target("download", "wsmux-tls", 0.75, 1, "raw-tls"),
     *(

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from wsmux.config import MAX_HEAD, MAX_WINDOW, SMALLEST_WINDOW, Config, Recording
+from wsmux.config import (
+    LARGEST_RESUME_BUFFER,
+    LEAST_RESUME_BUFFER,
+    MAX_GRACE,
+    MAX_HEAD,
+    MAX_WINDOW,
+    SMALLEST_WINDOW,
+    Config,
+    Recording,
+    Resume,
+    Unchosen,
+)
 
 NO_LIMITS = ("recording", "trusted_proxies")
 LIMITS = [field.name for field in fields(Config) if field.name not in NO_LIMITS]
@@ -206,3 +217,63 @@ def test_a_trusted_proxy_of_ipv4_is_written_as_such() -> None:
 def test_a_count_that_may_be_none_is_whole_all_the_same(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^Config.{name} must be a whole number"):
         config(**{name: value})
+
+
+@pytest.mark.parametrize(("taken", "within"), [(1, 1), (2, 1), (3, 1), (20, 10), (99, 32)])
+def test_a_default_nobody_chose_is_half_of_what_is_accepted_at_most(
+    taken: int, within: int
+) -> None:
+    assert Unchosen(32).within(taken) == within
+
+
+# Resume
+
+
+def test_published_defaults_of_resume_stand() -> None:
+    assert asdict(Resume()) == {"grace": 60.0, "buffer": 4_194_304, "max_detached": 1000}
+
+
+def test_resume_is_frozen_given_by_name_and_can_be_a_key() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Resume().grace = 5.0  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Resume(5.0)  # type: ignore[call-arg]
+    assert {Resume(): 1}[Resume()] == 1
+
+
+@pytest.mark.parametrize("grace", [0.001, 1, 60.0, MAX_GRACE])
+def test_a_grace_is_of_up_to_a_month(grace: float) -> None:
+    assert Resume(grace=grace).grace == grace
+    assert MAX_GRACE * 1000 < 2**32  # the milliseconds of WELCOME
+
+
+@pytest.mark.parametrize("grace", [0, -1, MAX_GRACE + 1, float("inf"), float("nan"), None, "60"])
+def test_any_other_grace_is_refused(grace: Any) -> None:
+    with pytest.raises(ValueError, match=r"^Resume.grace must be above 0 s and at most 2592000 s"):
+        Resume(grace=grace)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("buffer", LEAST_RESUME_BUFFER, LARGEST_RESUME_BUFFER),
+        ("max_detached", 1, 2**31),
+    ],
+)
+def test_a_bound_of_resume_is_a_whole_number_in_its_range(name: str, least: int, most: int) -> None:
+    for good in (least, most):
+        assert getattr(Resume(**{name: good}), name) == good
+    said = f"^Resume.{name} must be a whole number from {least} to {most}, not "
+    values: tuple[Any, ...] = (least - 1, most + 1, 0, -1, float(least), True, None, "many")
+    for value in values:
+        with pytest.raises(ValueError, match=said):
+            Resume(**{name: value})
+
+
+def test_the_largest_buffer_fits_the_greeting() -> None:
+    assert LARGEST_RESUME_BUFFER < 2**32
+
+
+def test_resume_checks_again_when_it_is_replaced() -> None:
+    with pytest.raises(ValueError, match="Resume.grace"):
+        replace(Resume(), grace=-1)

@@ -23,6 +23,7 @@ from wsmux.exceptions import (
     NoThreadError,
     ProtocolError,
     RemoteProtocolError,
+    ResumeLost,
     StreamError,
     StreamIdError,
     StreamRefused,
@@ -33,6 +34,7 @@ from wsmux.exceptions import (
     WsmuxError,
     closed_error,
     fresh_copy,
+    protocol_failure,
 )
 
 EXAMPLES = [
@@ -49,6 +51,8 @@ EXAMPLES = [
     ConnectionClosed(1000),
     ConnectionClosedOK(1001, "bye", "remote"),
     ConnectionClosedError(4000, "gone", "local"),
+    ResumeLost("no connection for 60 s", 70, 30),
+    ResumeLost("the server is another one", 0, 0, "remote"),
     StreamError("something with it", 4),
     StreamReset(4, 77, "remote", "disk full"),
     StreamReset(4, 0, None),
@@ -115,6 +119,7 @@ def test_pickle_keeps_a_side_set_on_the_instance() -> None:
         (ConnectionClosed, ConnectionError),
         (ConnectionClosedOK, ConnectionClosed),
         (ConnectionClosedError, ConnectionClosed),
+        (ResumeLost, ConnectionClosedError),
         (StreamError, WsmuxError),
         (StreamReset, StreamError),
         (StreamReset, ConnectionResetError),
@@ -144,6 +149,8 @@ def test_class_is_caught_as(child: type[Exception], parent: type[Exception]) -> 
         (StreamReset(0, 1, "local"), "local"),
         (ConnectionClosed(1006), None),
         (ConnectionClosed(1000, "", "remote"), "remote"),
+        (ResumeLost("x", 0, 0), None),
+        (ResumeLost("x", 0, 0, "remote"), "remote"),
         (WriteTimeout(0, 0, 1), "local"),
         (ConcurrencyError("x"), "local"),
         (NoThreadError("x"), "local"),
@@ -174,13 +181,31 @@ def test_other_codes_give_closed_error(code: int) -> None:
     assert type(closed_error(code)) is ConnectionClosedError
 
 
-@pytest.mark.parametrize("error", [closed_error(1008, "no", "remote"), ForkedError("in a child")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        closed_error(1008, "no", "remote"),
+        ResumeLost("no connection for 60 s", 70, 30, "remote"),
+        ForkedError("in a child"),
+    ],
+)
 def test_a_fresh_copy_says_the_same_and_has_no_traceback(error: WsmuxError) -> None:
     with pytest.raises(type(error)):
         raise error
     copy = fresh_copy(error)
     assert state(copy) == state(error)
     assert copy.__traceback__ is None
+
+
+def test_a_broken_rule_ends_a_connection_with_its_code_and_is_the_cause() -> None:
+    failure = FrameError("too long", 1009)
+    with pytest.raises(FrameError):
+        raise failure
+    error = protocol_failure(failure)
+    assert (type(error), error.code, error.reason) == (ConnectionClosedError, 1009, "too long")
+    assert error.side == failure.ended_by
+    assert error.__cause__ is failure
+    assert failure.__traceback__ is None  # whose frames refer to the connection
 
 
 def test_closed_error_carries_code_reason_and_side() -> None:
@@ -204,6 +229,12 @@ def test_closed_error_carries_code_reason_and_side() -> None:
             "connection closed by this side with code 4000 (private use): bye",
         ),
         (ConnectionClosed(1999), "connection closed with code 1999 (unknown)"),
+        (
+            ResumeLost("no connection for 60 s", 70, 30),
+            "connection closed with code 1006 (connection lost without a closing message): the "
+            "session is lost: no connection for 60 s; 70 bytes were acknowledged by the peer, 30 "
+            "more were sent",
+        ),
         (StreamReset(4, 77, "remote"), "stream 4 was reset by the peer with code 77"),
         (StreamReset(4, 2, "local", "flood"), "stream 4 was reset by this side with code 2: flood"),
         (StreamReset(4, 0, None), "stream 4 was reset by the connection with code 0"),
@@ -269,6 +300,12 @@ def test_os_errors_carry_no_errno() -> None:
 def test_write_timeout_tells_where_to_go_on() -> None:
     error = WriteTimeout(10, 5, 9)
     assert (error.stream_id, error.bytes_written) == (10, 5)
+
+
+def test_a_lost_session_tells_how_much_the_peer_acknowledged() -> None:
+    error = ResumeLost("no connection for 60 s", 70, 30)
+    assert (error.code, error.why) == (1006, "no connection for 60 s")
+    assert (error.acknowledged, error.unacknowledged) == (70, 30)
 
 
 def test_handshake_error_carries_the_status() -> None:

@@ -19,7 +19,7 @@ from .runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from .client import connect, from_socket, pair
-    from .config import Config, Recording
+    from .config import Config, Recording, Resume
     from .diagnostics.stall_watch import Stall, StallWatch
     from .diagnostics.status_socket import LiveSocket
     from .endpoints.bridge import bridge
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         NoThreadError,
         ProtocolError,
         RemoteProtocolError,
+        ResumeLost,
         StreamError,
         StreamIdError,
         StreamRefused,
@@ -78,6 +79,8 @@ __all__ = [
     "Recording",
     "RemoteProtocolError",
     "Request",
+    "Resume",
+    "ResumeLost",
     "Role",
     "Server",
     "Stall",
@@ -109,7 +112,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "client": ("connect", "from_socket", "pair"),
-        "config": ("Config", "Recording"),
+        "config": ("Config", "Recording", "Resume"),
         "diagnostics.stall_watch": ("Stall", "StallWatch"),
         "diagnostics.status_socket": ("LiveSocket",),
         "endpoints.bridge": ("bridge",),
@@ -126,6 +129,7 @@ __getattr__ = lazy_names(
             "NoThreadError",
             "ProtocolError",
             "RemoteProtocolError",
+            "ResumeLost",
             "StreamError",
             "StreamIdError",
             "StreamRefused",

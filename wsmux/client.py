@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
-from .config import Config
-from .endpoints.connection_options import DEFAULT_WORKERS, ConnectionOptions
+from .config import Config, Resume
+from .endpoints.connection_options import DEFAULT_WORKERS, ConnectionOptions, resume_options
+from .endpoints.reconnector import Reconnector, begin
 from .endpoints.stream_handlers import StreamHandler
 from .exceptions import HandshakeError
 from .handshake.tcp import SCHEME, connect_tcp, is_tcp
@@ -18,12 +20,21 @@ from .mux.connection import Connection, StartOn
 from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
-from .protocols.registry import check_subprotocol, protocol_of, subprotocols
+from .protocols.registry import (
+    check_subprotocol,
+    is_resumable,
+    protocol_of,
+    resumable,
+    subprotocols,
+)
+from .protocols.resumption import SESSION_SIZE, Session
 from .runtime.arguments import strings
 from .runtime.deadline import Deadline
 from .runtime.hints import check_url, field_hints
 
 __all__ = ["connect", "from_socket", "pair"]
+
+Headers = Mapping[str, str] | Sequence[str]
 
 
 @field_hints(Config, "config")
@@ -36,7 +47,7 @@ def connect(
     config: Config | None = None,
     # the request
     subprotocol: str | EllipsisType | None = ...,
-    headers: Mapping[str, str] | Sequence[str] | None = None,
+    headers: Headers | Callable[[], Headers] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     # incoming streams
     accept_streams: bool = True,
@@ -47,6 +58,8 @@ def connect(
     code_to_reason: CodeToReason | None = None,
     reason_to_code: ReasonToCode | None = None,
     bymux_state: BymuxState | None = None,
+    # outages
+    resume: Resume | bool = False,
     **options: Any,
 ) -> Connection:
     """Connect to ``ws://``, ``wss://`` or ``tcp://host:port`` and return the connection.
@@ -66,7 +79,8 @@ def connect(
             subprotocol nothing checks that both ends use the same wire; with two different ones,
             the connection stays silent or ends. ``wsmux doctor URL`` finds out which one a server
             uses.
-        headers: additional request headers, as a mapping or as lines.
+        headers: additional request headers, as a mapping or as lines; or a function that returns
+            them, called for each request, such as for a token that expires.
         ssl_context: TLS settings; otherwise ``sslopt`` or websocket-client's defaults. ``tcp://``
             uses TLS only if a context is given.
         accept_streams: if false, every stream that the server opens is refused at once, with a
@@ -80,6 +94,10 @@ def connect(
             applications (from 64 on ``wsmux``, from 1 on ``js-ws`` and ``yamux``; 32 bits).
         bymux_state: the state that both ends of a ``bymux`` connection agreed on beforehand, as
             seen from this side.
+        resume: keep the connection through outages of the network, a proxy or the address, as long
+            as both processes live; ``True``, or a ``Resume`` with its limits. The server must allow
+            it; with another one the connection is an ordinary one, see ``connection.resumable``. A
+            WebSocket is needed, and no ``subprotocol``.
         options: passed to websocket-client's ``connect`` for proxies, cookies and TLS:
             ``http_proxy_host``, ``http_proxy_port``, ``http_proxy_auth``, ``proxy_type``
             (``"http"``, ``"socks5"``...; SOCKS needs ``python-socks``), ``http_no_proxy``,
@@ -104,6 +122,7 @@ def connect(
         code_to_reason=code_to_reason,
         reason_to_code=reason_to_code,
         bymux_state=bymux_state,
+        resume=resume_options(resume),
     )
     limits = connection_options.config
     names = (protocol,) if isinstance(protocol, str) else strings("protocol", protocol, "wsmux")
@@ -120,32 +139,55 @@ class _Order(NamedTuple):
     url: str
     names: tuple[str, ...]
     subprotocol: str | EllipsisType | None
-    headers: Mapping[str, str] | Sequence[str] | None
+    headers: Headers | Callable[[], Headers] | None
     ssl_context: ssl.SSLContext | None
     deadline: Deadline
     options: dict[str, Any]
 
 
 def _over_websocket(connection_options: ConnectionOptions, order: _Order) -> Connection:
-    names, options = order.names, order.options
+    resume = connection_options.resume
     offered = _offers(order)
+    if resume is not None:
+        if order.subprotocol is not ...:
+            raise ValueError("resume= has subprotocols of its own: leave subprotocol= out")
+        offered = resumable(order.names) + offered
     if order.ssl_context is not None:
-        options["sslopt"] = {**options.get("sslopt", {}), "context": order.ssl_context}
-    sock, chosen = shake_hands(
-        order.url,
-        subprotocols=offered,
-        headers=order.headers,
-        deadline=order.deadline,
-        max_size=connection_options.config.max_handshake_size,
-        options=options,
-    )
+        order.options["sslopt"] = {**order.options.get("sslopt", {}), "context": order.ssl_context}
+    max_size = connection_options.config.max_handshake_size
+    sock, chosen = _shake_hands(order, offered, order.deadline, max_size)
+    names = order.names
     # With a single name, the handshake has already checked the answer (or nothing was offered).
-    protocol = names[0] if len(names) == 1 else protocol_of(chosen, names)
+    single = len(names) == 1 and resume is None
+    protocol = names[0] if single else protocol_of(chosen, names)
     if protocol is None:
         sock.close()
         text = f"{order.url} chose the subprotocol {chosen!r}, offered was {offered}"
         raise HandshakeError(text)
-    return connection_options.over_websocket(sock, Role.CLIENT, protocol)
+    if resume is None or chosen is None or not is_resumable(chosen):
+        return connection_options.over_websocket(sock, Role.CLIENT, protocol)
+
+    def dial(deadline: Deadline) -> socket.socket:
+        return _shake_hands(order, [chosen], deadline, max_size)[0]
+
+    session = Session(os.urandom(SESSION_SIZE), resume.buffer, resume.grace)
+    begin(sock, session, order.deadline)
+    reconnector = Reconnector(dial, connection_options.config.handshake_timeout)
+    return connection_options.over_carriers(sock, Role.CLIENT, protocol, session, reconnector)
+
+
+def _shake_hands(
+    order: _Order, offered: list[str], deadline: Deadline, max_size: int
+) -> tuple[socket.socket, str | None]:
+    """Return a socket after one handshake, and the subprotocol that the server chose."""
+    return shake_hands(
+        order.url,
+        subprotocols=offered,
+        headers=order.headers() if callable(order.headers) else order.headers,
+        deadline=deadline,
+        max_size=max_size,
+        options=order.options,
+    )
 
 
 def _offers(order: _Order) -> list[str]:
@@ -173,6 +215,8 @@ def _over_tcp(connection_options: ConnectionOptions, order: _Order) -> Connectio
     if unused or order.options:
         text = ", ".join(unused + sorted(order.options))
         raise TypeError(f"{order.url} has no HTTP request, so it takes no {text}")
+    if connection_options.resume is not None:
+        raise ValueError(f"{order.url} is a plain socket, which is not resumable: use ws or wss")
     sock = connect_tcp(order.url, order.ssl_context, order.deadline)
     return connection_options.over_bytes(sock, Role.CLIENT, order.names[0])
 

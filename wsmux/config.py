@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from .runtime.arguments import strings
 from .runtime.ip_addresses import Proxies
 
-__all__ = ["Config", "Recording", "Unchosen"]
+__all__ = ["Config", "Recording", "Resume", "Unchosen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,50 @@ class Recording:
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+# More than a few of the largest frames, and what fits the field of the handshake.
+LEAST_RESUME_BUFFER, LARGEST_RESUME_BUFFER = 256 * KIB, 2048 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Configure resumable connections, which outlive the sockets that carry them.
+
+    While there is no socket, streams stay open, reads wait, writes wait once the buffers are full,
+    and timeouts run on. A client connects again by itself; what the peer has not received is sent
+    again. Both processes must live on: a server that was restarted does not know the session, and
+    then every call raises ``ResumeLost``, as after ``grace``.
+    """
+
+    grace: float = 60.0
+    """Seconds for which each side keeps a connection without a socket. The server's value holds for
+    both."""
+
+    buffer: int = 4 * MIB
+    """Bytes sent and not yet acknowledged by the peer; beyond it writers wait as for a full socket.
+    Throughput is at most this much for each round trip. Written data is not copied, but kept. With
+    1 MiB, a writer on a fast path waits for acknowledgements."""
+
+    max_detached: int = 1000
+    """Connections of a server that may be without a socket at once; beyond it the one that has been
+    so for longest is lost."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.grace, int | float) or not 0 < self.grace <= MAX_GRACE:
+            raise ValueError(
+                f"Resume.grace must be above 0 s and at most {MAX_GRACE} s, not {self.grace!r}"
+            )
+        bounds = {
+            "buffer": (LEAST_RESUME_BUFFER, LARGEST_RESUME_BUFFER),
+            "max_detached": (1, 2**31),
+        }
+        for name, (least, most) in bounds.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise ValueError(
+                    f"Resume.{name} must be a whole number from {least} to {most}, not {value!r}"
+                )
 
 
 class Unchosen(int):
@@ -257,6 +301,9 @@ class Config:
             raise ValueError(f"Config.trusted_proxies: {error}") from error
         object.__setattr__(self, "trusted_proxies", proxies)  # users cannot change it
 
+
+# A month; in milliseconds it fits the 32 bits of WELCOME.
+MAX_GRACE = 30 * 86400
 
 # The body of an ACK in the native protocol is a uint32.
 MAX_WINDOW = 2**32 - 1

@@ -14,6 +14,7 @@
     ├── ConnectionClosed (ConnectionError)    .code  .reason
     │   ├── ConnectionClosedOK                closed with 1000 or 1001
     │   └── ConnectionClosedError             closed with anything else, or lost
+    │       └── ResumeLost                    a resumable one  .acknowledged  .unacknowledged
     ├── StreamError                           .stream_id
     │   ├── StreamReset (ConnectionResetError)     .code
     │   ├── StreamWriteClosed (BrokenPipeError)    the peer has stopped reading
@@ -53,6 +54,7 @@ __all__ = [
     "NoThreadError",
     "ProtocolError",
     "RemoteProtocolError",
+    "ResumeLost",
     "StreamError",
     "StreamIdError",
     "StreamRefused",
@@ -244,6 +246,30 @@ class ConnectionClosedError(ConnectionClosed):
     """Report a connection that was lost or closed because of a failure."""
 
 
+class ResumeLost(ConnectionClosedError):
+    """Report that a resumable connection is lost for good: it had a carrier too late, or none.
+
+    Its peer may have received more than it has acknowledged.
+
+    Attributes:
+        acknowledged: the bytes of the wire, with its headers, that the peer has acknowledged.
+        unacknowledged: those sent and not acknowledged.
+    """
+
+    def __init__(
+        self, reason: str, acknowledged: int, unacknowledged: int, side: Side | None = None
+    ) -> None:
+        super().__init__(
+            CloseCode.ABNORMAL_CLOSURE,
+            f"the session is lost: {reason}; {acknowledged} bytes were acknowledged by the peer, "
+            f"{unacknowledged} more were sent",
+            side,
+        )
+        self.why = reason
+        self.acknowledged = acknowledged
+        self.unacknowledged = unacknowledged
+
+
 def closed_error(code: int, reason: str = "", side: Side | None = None) -> ConnectionClosed:
     """Return the error of the class that matches a close code."""
     cls = ConnectionClosedOK if code in CLEAN_CODES else ConnectionClosedError
@@ -261,6 +287,8 @@ def protocol_failure(failure: RemoteProtocolError) -> ConnectionClosed:
 
 def fresh_copy(error: WsmuxError) -> WsmuxError:
     """Return a copy of the error that ended a connection, so that threads share no traceback."""
+    if isinstance(error, ResumeLost):
+        return ResumeLost(error.why, error.acknowledged, error.unacknowledged, error.side)
     if isinstance(error, ConnectionClosed):
         return type(error)(error.code, error.reason, error.side)
     return type(error)(*error.args)

@@ -43,6 +43,7 @@ COUNTERS = {
     "streams_refused": ("wsmux_streams_refused", "streams of the peer that were refused"),
     "bytes_received": ("wsmux_received_bytes", "bytes received, framing included"),
     "bytes_sent": ("wsmux_sent_bytes", "bytes sent, framing included"),
+    "reconnects": ("wsmux_reconnects", "sockets that replaced a lost one of the same connection"),
 }
 
 GAUGES = {
@@ -53,6 +54,10 @@ GAUGES = {
     "waiting_for_room": ("wsmux_waiting_for_room", "threads waiting for room in the send queue"),
     "unread_bytes": ("wsmux_unread_bytes", "bytes received and not yet read"),
     "queued_bytes": ("wsmux_queued_bytes", "bytes queued for the socket"),
+    "unacknowledged_bytes": (
+        "wsmux_unacknowledged_bytes",
+        "bytes that resumable connections keep for their peers",
+    ),
 }
 
 SESSION_GAUGES = {

@@ -7,9 +7,15 @@ import ssl
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from .config import Config
+from .config import Config, Resume
 from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
-from .endpoints.connection_options import DEFAULT_WORKERS, ConnectionHandler, ConnectionOptions
+from .endpoints.connection_options import (
+    DEFAULT_WORKERS,
+    ConnectionHandler,
+    ConnectionOptions,
+    resume_options,
+)
+from .endpoints.resumable_sessions import ResumableSessions
 from .endpoints.shutdown import REASON, end_connections
 from .endpoints.stream_handlers import StreamHandler
 from .exceptions import CloseCode, HandshakeError
@@ -61,6 +67,8 @@ class Server(Acceptor):
         self._plain = transport == "tcp"
         self._origins = allowed_origins(origins)
         self._connections: set[Connection] = set()
+        resume = connection_options.resume
+        self._sessions = None if resume is None else ResumableSessions(resume)
         super().__init__(
             listener,
             connection_options.config,
@@ -96,6 +104,8 @@ class Server(Acceptor):
         self._shut_down_once(timeout)
 
     def _end(self, deadline: Deadline) -> None:
+        if self._sessions is not None:
+            self._sessions.stop()
         self._join_threads(self._end_connections(deadline))
 
     def _end_connections(self, deadline: Deadline) -> Deadline:
@@ -137,10 +147,15 @@ class Server(Acceptor):
             self._access.check(environ)
             if self._take(sock, environ, offered):
                 return None
-            protocol = check_request(environ, self._protocols, self._origins)
+            protocol = check_request(
+                environ, self._protocols, self._origins, self._sessions is not None
+            )
             sock = self._upgrade(sock, environ, protocol)
-            request = request_of(environ)
-            return self._connection_options.over_websocket(sock, Role.SERVER, protocol, request)
+            with self._cut_by_shutdown(sock):
+                accepted = self._connection_options.accepted(
+                    sock, protocol, request_of(environ), self._sessions, deadline
+                )
+            return accepted if isinstance(accepted, Connection) else None
         except (HandshakeError, OSError, RuntimeError) as error:
             self._refused(sock, address, error)
         return None
@@ -183,6 +198,8 @@ def serve(
     code_to_reason: CodeToReason | None = None,
     reason_to_code: ReasonToCode | None = None,
     bymux_state: BymuxState | None = None,
+    # outages
+    resume: Resume | bool = False,
 ) -> Server:
     """Listen and serve in background threads; return the running server.
 
@@ -209,6 +226,8 @@ def serve(
         ssl_context: a server-side context, for ``wss://``.
         stream_handler: called in a worker thread with each stream that the client opens; the stream
             is closed when it returns. At least one of the two handlers is required.
+        resume: let clients that ask for it resume their connections after an outage; ``True``, or a
+            ``Resume`` with its limits. Others are served as without it.
 
     The other arguments are those of ``connect``.
 
@@ -254,7 +273,10 @@ def serve(
         code_to_reason=code_to_reason,
         reason_to_code=reason_to_code,
         bymux_state=bymux_state,
+        resume=resume_options(resume),
     )
+    if transport == "tcp" and connection_options.resume is not None:
+        raise ValueError("a plain socket is not resumable: serve WebSockets")
     return Server(
         handler,
         listen(host, port),

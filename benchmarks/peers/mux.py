@@ -34,11 +34,13 @@ class Mux(Peer):
     """With the C masker of the websockets package, if it needs that.
 
     Attributes:
-        tls: over TLS. watched: with a recorder of the last frames and a watch for stalls.
+        tls: over TLS. watched: with a recorder of the last frames and a watch for stalls. resume:
+            with connections that outlive their sockets.
     """
 
     tls: bool = False
     watched: bool = False
+    resume: bool = False
 
     def check(self) -> None:
         from wsmux.protocols.masking import native_masker
@@ -60,6 +62,7 @@ class Mux(Peer):
                 protocols=(self.protocol or "wsmux",),
                 config=self._config(max_streams=MOST, max_unaccepted=MOST, open_timeout=PATIENCE),
                 ssl_context=context,
+                resume=self.resume,
             )
             with (
                 serve(stream_handler=handle, workers=WORKERS) as server,
@@ -78,6 +81,7 @@ class Mux(Peer):
             protocol=self.protocol or "wsmux",
             ssl_context=client_context(certificate),
             config=self._config(),
+            resume=self.resume,
         )
 
         def dial(url: str) -> Dialled:
@@ -122,21 +126,21 @@ def _hold(connection: wsmux.Connection) -> None:
         held.extend(connection)
 
 
-class WatchedMux(Mux):
-    """Beside connections that are not watched, in the same processes."""
+class BesideMux(Mux):
+    """Beside plain connections, in the same processes."""
 
     @contextmanager
     def serve(self) -> Iterator[Any]:
-        with super().serve() as watched, MUX.serve() as plain:
-            yield watched, plain
+        with super().serve() as special, MUX.serve() as plain:
+            yield special, plain
 
     @contextmanager
     def connect(self, address: Any) -> Iterator[Blocking]:
-        watched, plain = address
+        special, plain = address
         with (
             MUX.connect(plain) as first,
-            super().connect(watched) as client,
-            super().connect(watched) as second,
+            super().connect(special) as client,
+            super().connect(special) as second,
             MUX.connect(plain) as last,
         ):
             client.compared = (client, second), (first, last)
@@ -155,7 +159,8 @@ PEERS: list[Peer] = [
     MUX,
     Mux("wsmux-python", "wsmux, masking in Python", environment={PURE_PYTHON: "1"}),
     _on_demand(Mux, "wsmux-tls", "wsmux over TLS", needs=(*MUX.needs, *AUTHORITY), tls=True),
-    _on_demand(WatchedMux, "wsmux-watched", "wsmux with recorder and watchdog", watched=True),
+    _on_demand(BesideMux, "wsmux-watched", "wsmux with recorder and watchdog", watched=True),
+    _on_demand(BesideMux, "wsmux-resumable", "wsmux, resumable", resume=True),
     *(
         _on_demand(Mux, f"wsmux-{wire}", f"wsmux on the wire {wire}", protocol=wire)
         for wire in ("js-ws", "yamux", "bymux")

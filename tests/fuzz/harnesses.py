@@ -298,7 +298,7 @@ class _Taker:
         self.socket: socket.socket | None = None
         self.request = Request("", "", {}, "")
 
-    def over_websocket(self, sock: socket.socket, _: Any, __: str, request: Request) -> None:
+    def accepted(self, sock: socket.socket, _: str, request: Request, *rest: object) -> None:
         self.socket, self.request = sock, request
 
 
@@ -320,6 +320,7 @@ class _Door(Server):
         self._origins = None
         self.url = "ws://door"
         self._access = Access(None)
+        self._sessions = None
         self._admission = Admission(self._config, self.url)
         self._threads = {}
 

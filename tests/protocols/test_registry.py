@@ -13,11 +13,16 @@ from wsmux.protocols.framing import ByteFraming, NoFraming
 from wsmux.protocols.registry import (
     WIRES,
     check_subprotocol,
+    is_resumable,
     protocol_of,
+    resumable,
+    resumable_wire,
     served_protocols,
     subprotocols,
     wire,
 )
+from wsmux.protocols.resumable_framing import ResumableFraming
+from wsmux.protocols.resumption import Session
 from wsmux.protocols.websocket import WebSocketFraming
 
 SUBPROTOCOLS = {
@@ -44,6 +49,20 @@ def test_each_wire_makes_its_own_machine_over_both_carriers(name: str, role: Rol
     assert machine.name == same.name == name
     assert type(machine) is type(same)
     assert machine is not same
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("name", WIRES)
+def test_each_wire_makes_the_same_machine_for_carriers_of_a_session(name: str, role: Role) -> None:
+    session = Session(bytes(16), 2**20, 60.0)
+    config = Config(max_message_size=200_000, max_fragments=7)
+    framing, machine = wire(name).over_carriers(role, config, None, session)
+    assert isinstance(framing, ResumableFraming)
+    assert framing.session is session
+    assert (framing.max_message_size, framing.max_fragments) == (200_001, 7)
+    _, same = wire(name).over_bytes(role, config, None)
+    assert type(machine) is type(same)
+    assert machine.name == name
 
 
 def test_only_bymux_takes_an_initial_state() -> None:
@@ -99,6 +118,35 @@ def test_a_subprotocol_stands_for_one_of_the_wires_that_are_served() -> None:
     assert protocol_of(None, names) == "js-ws"
     assert protocol_of("bymux", names) is None
     assert protocol_of(None, ("yamux",)) is None
+
+
+def test_a_resumable_subprotocol_has_the_name_of_its_wire_behind_a_plus() -> None:
+    assert resumable(tuple(WIRES)) == [
+        "wsmux.resume.v1+wsmux",
+        "wsmux.resume.v1+js-ws",
+        "wsmux.resume.v1+yamux",
+        "wsmux.resume.v1+bymux",
+    ]
+    assert resumable(()) == []
+    for offer in resumable(tuple(WIRES)):
+        assert check_subprotocol(offer) == offer
+        assert is_resumable(offer)
+        assert wire(resumable_wire(offer)).name == resumable_wire(offer)
+
+
+@pytest.mark.parametrize("name", ["yamux", "wsmux.v1", "wsmux.resume.v1", "wsmux.resume.v2+yamux"])
+def test_other_subprotocols_are_not_resumable(name: str) -> None:
+    assert not is_resumable(name)
+
+
+def test_a_resumable_subprotocol_stands_for_its_wire_if_that_is_served() -> None:
+    for name in WIRES:
+        (offer,) = resumable((name,))
+        assert protocol_of(offer, tuple(WIRES)) == name
+        assert protocol_of(offer, (name,)) == name
+        assert protocol_of(offer, tuple(WIRES.keys() - {name})) is None
+    assert protocol_of("wsmux.resume.v1+", tuple(WIRES)) is None
+    assert protocol_of("wsmux.resume.v1+http", tuple(WIRES)) is None
 
 
 @pytest.mark.parametrize("name", ["yamux", "v1.app_x", "a!#$%&'*+-.^_`|~b"])

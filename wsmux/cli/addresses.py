@@ -17,6 +17,7 @@ __all__ = [
     "add_connecting",
     "add_host_and_port",
     "add_listening",
+    "add_resume",
     "add_serving",
     "add_subprotocol",
     "add_tls",
@@ -29,6 +30,7 @@ __all__ = [
     "headers",
     "host_and_port",
     "origin",
+    "resuming",
     "server_tls",
     "subprotocol",
     "trusting",
@@ -210,6 +212,37 @@ def subprotocol(args: argparse.Namespace, address: str) -> dict[str, Any]:
     return {"subprotocol": None if args.subprotocol == "none" else args.subprotocol}
 
 
+def add_resume(parser: argparse.ArgumentParser, *, by_default: bool) -> None:
+    """Add the option for a connection that is resumed after an outage."""
+    default = "on by default, over WebSocket in the wire wsmux" if by_default else "off by default"
+    parser.add_argument(
+        "--resume",
+        action=argparse.BooleanOptionalAction,
+        help=f"go on after an outage of the network or a proxy, if the server allows; {default}",
+    )
+    parser.set_defaults(resumes_by_default=by_default)
+
+
+def resuming(args: argparse.Namespace, address: str) -> dict[str, Any]:
+    """Return the argument of ``connect`` for a connection that is resumed.
+
+    By default it is asked for only where no server can take offence: a server of ``js-ws`` may not
+    expect a subprotocol, nor one with a name of its own for the wire.
+
+    Raises:
+        CommandError: it was asked for and cannot be had.
+    """
+    websocket = urlsplit(address).scheme in ("ws", "wss")
+    if args.resume is None:
+        plain = args.protocol == "wsmux" and args.subprotocol is None
+        return {"resume": args.resumes_by_default and websocket and plain}
+    if args.resume and not websocket:
+        raise CommandError(f"--resume needs a WebSocket, and {address} is none", status=2)
+    if args.resume and args.subprotocol is not None:
+        raise CommandError("--resume has subprotocols of its own: without --subprotocol", status=2)
+    return {"resume": args.resume}
+
+
 def connecting(args: argparse.Namespace, address: str) -> dict[str, Any]:
     """Return what ``connect`` is told of a server, beside its address and the wire.
 
@@ -220,6 +253,7 @@ def connecting(args: argparse.Namespace, address: str) -> dict[str, Any]:
         "headers": headers(args, address),
         "ssl_context": client_tls(args, address),
         **subprotocol(args, address),
+        **(resuming(args, address) if "resume" in args else {}),
     }
 
 

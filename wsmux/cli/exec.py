@@ -16,7 +16,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
+from .addresses import (
+    PROTOCOLS,
+    add_connecting,
+    add_resume,
+    add_subprotocol,
+    add_token,
+    connecting,
+    url,
+)
 from .terminal import seconds
 
 if TYPE_CHECKING:
@@ -47,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_subprotocol(parser)
     parser.add_argument("--timeout", type=seconds, help="seconds to connect; 10 by default")
     add_connecting(parser)
+    add_resume(parser, by_default=False)
     add_token(parser)
 
 

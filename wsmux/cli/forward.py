@@ -12,7 +12,15 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
+from .addresses import (
+    PROTOCOLS,
+    add_connecting,
+    add_resume,
+    add_subprotocol,
+    add_token,
+    connecting,
+    url,
+)
 from .terminal import CommandError, emit, seconds, talk
 
 if TYPE_CHECKING:
@@ -64,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead")
     add_connecting(parser)
+    add_resume(parser, by_default=True)
     add_token(parser)
 
 

@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         protocols=args.protocol or ("wsmux",),
         transport="tcp" if args.tcp else "websocket",
         ssl_context=server_tls(args),
+        resume=not args.tcp,
         **options,
     )
     with server, wsmux.LiveSocket(server) if args.live else nullcontext():

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..config import Config
+from ..config import Config, Resume
 from ..exceptions import CloseCode, ConnectionClosed, ForkedError
 from ..handshake.request import Request
 from ..mux.connection import Connection, StartOn
@@ -14,13 +14,19 @@ from ..mux.error_codes import CodeToReason, ReasonToCode
 from ..protocols.base import MuxProtocol, Role
 from ..protocols.bymux_state import BymuxState
 from ..protocols.framing import Framing
-from ..protocols.registry import wire
+from ..protocols.registry import is_resumable, resumable_wire, wire
+from ..protocols.resumable_framing import ResumableFraming
+from ..protocols.resumption import Session
 from ..recording.attach import record
+from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
+from ..runtime.parking import OneShotEvent
 from ..transport.message_transport import MessageTransport
+from ..transport.resumable_transport import Carriers, ResumableTransport
+from .resumable_sessions import ResumableSessions
 from .stream_handlers import StreamHandler, StreamWorkers
 
-__all__ = ["DEFAULT_WORKERS", "ConnectionHandler", "ConnectionOptions"]
+__all__ = ["DEFAULT_WORKERS", "ConnectionHandler", "ConnectionOptions", "resume_options"]
 
 ConnectionHandler = Callable[[Connection], object]
 
@@ -28,6 +34,19 @@ ConnectionHandler = Callable[[Connection], object]
 DEFAULT_WORKERS = 64
 
 _log = logger("wsmux")
+
+
+def resume_options(resume: Resume | bool) -> Resume | None:
+    """Return the limits of resumable connections, ``None`` if they are not wanted.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(resume, Resume):
+        return resume
+    if not isinstance(resume, bool):
+        raise TypeError(f"resume must be True, False or a wsmux.Resume, not {resume!r}")
+    return Resume() if resume else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +61,7 @@ class ConnectionOptions:
     code_to_reason: CodeToReason | None = None
     reason_to_code: ReasonToCode | None = None
     bymux_state: BymuxState | None = None
+    resume: Resume | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.config, Config):
@@ -65,6 +85,52 @@ class ConnectionOptions:
         parts = wire(protocol).over_websocket(role, self.config, self.bymux_state)
         return self._connection(sock, role, parts, request)
 
+    def over_carriers(
+        self,
+        sock: socket.socket,
+        role: Role,
+        protocol: str,
+        session: Session,
+        carriers: Carriers,
+        request: Request | None = None,
+    ) -> Connection:
+        """Return a resumable connection over its first WebSocket, whose HELLO was answered."""
+        parts = wire(protocol).over_carriers(role, self.config, self.bymux_state, session)
+        return self._connection(sock, role, parts, request, carriers)
+
+    def accepted(
+        self,
+        sock: socket.socket,
+        protocol: str,
+        request: Request | None,
+        sessions: ResumableSessions | None,
+        deadline: Deadline,
+    ) -> Connection | OneShotEvent:
+        """Return the connection of a client over a WebSocket after its handshake.
+
+        Args:
+            protocol: from ``check_request``.
+            sessions: those of the server, if it resumes connections.
+
+        If the socket went to a connection that it resumes, an event is returned that is set once
+        that has closed it.
+
+        Raises:
+            HandshakeError: what the client sends first is not allowed; the socket is closed.
+            OSError, NoThreadError: it did not come, or the system has no descriptor or thread left.
+        """
+        if sessions is None or not is_resumable(protocol):
+            return self.over_websocket(sock, Role.SERVER, protocol, request)
+        session = sessions.greet(sock, deadline)
+        if isinstance(session, OneShotEvent):
+            return session
+        try:
+            wire_name = resumable_wire(protocol)
+            return self.over_carriers(sock, Role.SERVER, wire_name, session, sessions, request)
+        except BaseException:
+            sessions.forget(session)
+            raise
+
     def over_bytes(self, sock: socket.socket, role: Role, protocol: str) -> Connection:
         """Return a connection over a plain byte stream."""
         parts = wire(protocol).over_bytes(role, self.config, self.bymux_state)
@@ -76,10 +142,16 @@ class ConnectionOptions:
         role: Role,
         parts: tuple[Framing, MuxProtocol],
         request: Request | None,
+        carriers: Carriers | None = None,
     ) -> Connection:
         framing, machine = parts
+        transport: MessageTransport
         try:
-            transport = MessageTransport(sock, framing, role, self.config)
+            if carriers is None:
+                transport = MessageTransport(sock, framing, role, self.config)
+            else:
+                assert isinstance(framing, ResumableFraming)
+                transport = ResumableTransport(sock, framing, role, self.config, carriers)
             record(transport, machine.name, framing)
             return Connection(
                 transport,

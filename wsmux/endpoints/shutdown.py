@@ -15,6 +15,7 @@ from ..mux.connection import Connection
 from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
+from .resumable_sessions import ResumableSessions
 from .shutdown_signals import shut_down_on_signals
 
 __all__ = ["REASON", "ConnectionRegistry", "end_connections"]
@@ -49,8 +50,9 @@ def end_connections(
 class ConnectionRegistry:
     """Track the connections served in threads of a WSGI server, and end them together."""
 
-    def __init__(self, close_timeout: float) -> None:
+    def __init__(self, close_timeout: float, sessions: ResumableSessions | None = None) -> None:
         self._close_timeout = close_timeout
+        self._sessions = sessions
         self.forked()
         fork.register(self)
 
@@ -95,6 +97,8 @@ class ConnectionRegistry:
         with self._lock:
             self._stopping = True
             connections = list(self._connections)
+        if self._sessions is not None:
+            self._sessions.stop()
         end_connections(connections, Deadline(timeout), self._close_timeout)
 
     def drain_on_sigterm(self, timeout: float | None) -> None:

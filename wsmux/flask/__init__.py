@@ -14,20 +14,29 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..config import Config
+from ..config import Config, Resume
 from ..endpoints.acceptor import DRAIN
-from ..endpoints.connection_options import DEFAULT_WORKERS, ConnectionHandler, ConnectionOptions
+from ..endpoints.connection_options import (
+    DEFAULT_WORKERS,
+    ConnectionHandler,
+    ConnectionOptions,
+    resume_options,
+)
+from ..endpoints.resumable_sessions import ResumableSessions
 from ..endpoints.shutdown import ConnectionRegistry
 from ..endpoints.stream_handlers import StreamHandler
+from ..exceptions import HandshakeError
 from ..handshake.origin import allowed_origins
 from ..handshake.websocket_server import check_request, request_of
 from ..mux.connection import Connection, StartOn
 from ..mux.error_codes import CodeToReason, ReasonToCode
-from ..protocols.base import Role
 from ..protocols.bymux_state import BymuxState
 from ..protocols.registry import served_protocols
+from ..runtime.deadline import Deadline
 from ..runtime.hints import field_hints
 from ..runtime.lazy_imports import lazy_names
+from ..runtime.logs import logger
+from ..runtime.parking import OneShotEvent
 from .browser_script import script_blueprint
 from .debug_page import debug_blueprint
 from .responses import Flask, Response, request
@@ -40,6 +49,8 @@ __all__ = ["Bus", "Mux", "debug_blueprint", "script_blueprint"]
 
 # The bus has requirements of its own, and stands above this package.
 __getattr__ = lazy_names(__name__, {".bus.flask_extension": ("Bus",)})
+
+_log = logger("wsmux")
 
 Handler = TypeVar("Handler", bound=Callable[..., object])
 
@@ -62,6 +73,10 @@ class Mux:
     routes of this object together. Without it, all routes of the process take so many connections
     that gunicorn keeps one in eight of its threads, and at least one, for other requests. Further
     ones get 503. Without ``app``, call ``init_app`` later.
+
+    With ``resume``, a connection that was resumed holds one more thread: that of the request over
+    which it goes on. The client must reach the same process; behind several workers, it gets
+    ``ResumeLost`` from the others.
     """
 
     @field_hints(Config, "config")
@@ -79,6 +94,7 @@ class Mux:
         code_to_reason: CodeToReason | None = None,
         reason_to_code: ReasonToCode | None = None,
         bymux_state: BymuxState | None = None,
+        resume: Resume | bool = False,
     ) -> None:
         self._protocols = served_protocols(protocols)
         self._origins = allowed_origins(origins)
@@ -90,10 +106,14 @@ class Mux:
             "code_to_reason": code_to_reason,
             "reason_to_code": reason_to_code,
             "bymux_state": bymux_state,
+            "resume": resume_options(resume),
         }
         ConnectionOptions(**self._options)  # raises for a bad value
         self._upgrades = Upgrades(self._options["config"], "a route of Mux", max_connections)
-        self._served = ConnectionRegistry(self._options["config"].close_timeout)
+        limits = self._options["resume"]
+        self._sessions = None if limits is None else ResumableSessions(limits)
+        close_timeout = self._options["config"].close_timeout
+        self._served = ConnectionRegistry(close_timeout, self._sessions)
         self._app: Flask | None = None
         self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
         if app is not None:
@@ -176,17 +196,26 @@ class Mux:
         environ = request.environ
 
         def check(environ: dict[str, Any]) -> str:
-            protocol = check_request(environ, self._protocols, self._origins)
+            resumes = self._sessions is not None
+            protocol = check_request(environ, self._protocols, self._origins, resumes)
             self._served.check()
             return protocol
 
         def serve(sock: socket.socket, protocol: str) -> None:
             options = ConnectionOptions(**self._options, stream_handler=stream_handler)
-            connection: Connection = options.over_websocket(
-                sock, Role.SERVER, protocol, request_of(environ)
-            )
-            with self._served.serving(connection):
-                options.serve(connection, handler)
+            deadline = Deadline(options.config.handshake_timeout)
+            try:
+                accepted = options.accepted(
+                    sock, protocol, request_of(environ), self._sessions, deadline
+                )
+            except (HandshakeError, OSError) as error:
+                _log.info("%s: the connection was not begun: %s", request.path, error)
+                return
+            if isinstance(accepted, OneShotEvent):
+                accepted.wait()  # the socket belongs to this request, and to another's connection
+                return
+            with self._served.serving(accepted):
+                options.serve(accepted, handler)
 
         return self._upgrades.answer(check, serve)
 

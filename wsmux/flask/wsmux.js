@@ -40,6 +40,12 @@
  * A stream of the server is answered when the page takes it from `incomingBidirectionalStreams`.
  * Data received by then is kept, even if the server has ended the stream since.
  *
+ * With `resume: true` the connection outlives its WebSocket: it goes on over another one after the
+ * page slept, changed its network, or a proxy cut it, as long as the server's process lives. The
+ * server must allow it (`Mux(app, resume=True)`), and the page must be a secure context (https or
+ * localhost), for the HMAC that signs each return; otherwise the connection is an ordinary one. Each
+ * message then begins with its type, one byte (`wsmux/protocols/resumption.py` describes them).
+ *
  * Differences from `wsmux` in Python: windows do not grow (`receiveWindow` sets them); cheap frames
  * are not limited, since nothing is stored for frames that change nothing; data on a stream that is
  * no longer read is dropped, not counted; a browser does not let a page close with a code below
@@ -65,6 +71,16 @@ const MAX_PENDING = 256;      // maximum streams opened here and not yet answere
 // overtaken. The browser does not report when it has room, so it is polled every few milliseconds.
 const MAX_BUFFERED = 1024 * 1024;
 const LOOK_AGAIN = 4;
+
+// A resumable connection: the messages of its WebSockets, what is kept for the server, and when what
+// came is acknowledged; times are milliseconds.
+const RESUMABLE = "wsmux.resume.v1+wsmux";
+const CARRIED = 0, HELLO = 1, WELCOME = 2, LOST = 3, REFUSAL = 4, ACKNOWLEDGED = 5, END = 6;
+const VERSION = 1, HELLO_SIZE = 51, KEY_SIZE = 32;
+const MAX_KEPT = 4 * 1024 * 1024;
+const ACKNOWLEDGE_BESIDE = 32 * 1024, ACKNOWLEDGE_WITHIN = 1000;
+const FIRST_PAUSE = 50, LONGEST_PAUSE = 2000, ATTEMPT = 10_000;
+const ABNORMAL = 1006;
 
 /** An error of one stream (`source` is "stream") or of all of them ("session"). */
 export class WsmuxError extends Error {
@@ -137,6 +153,287 @@ class Deferred {
   constructor() {
     this.promise = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
     this.promise.catch(() => {});
+  }
+}
+
+function join(kind, ...parts) {
+  const message = new Uint8Array(parts.reduce((size, part) => size + part.length, 1));
+  message[0] = kind;
+  let offset = 1;
+  for (const part of parts) {
+    message.set(part, offset);
+    offset += part.length;
+  }
+  return message;
+}
+
+/** What `Wsmux` needs of a WebSocket, over one after another; a lost session is a close with 1006. */
+class ResumableSocket {
+  #target;
+  #socket = null;      // the present carrier, or the one being tried
+  #attached = false;
+  #plain = false;      // the server does not resume connections
+  #over = false;
+  #lostAt = null;
+  #pauses = 0;
+  #timer = null;       // of the next attempt, or of the end of this one
+  #ackTimer = null;
+  #id = crypto.getRandomValues(new Uint8Array(16));
+  #epoch = new Uint8Array(8);
+  #key = null;
+  #grace = 0;
+  #ackAfter = 64 * 1024;
+  #generation = 0;
+  #sent = 0;
+  #acknowledged = 0;
+  #received = 0;
+  #told = 0;
+  #kept = [];          // [position behind it, message] of what the server has not acknowledged
+  #theirEnd = null;
+  #ourEnd = null;
+  #waiting = null;     // messages that came while the answer to HELLO is being handled
+  #hurry = () => this.#replace();
+
+  constructor(target) {
+    this.#target = target;
+    this.reconnects = 0;
+    globalThis.addEventListener?.("online", this.#hurry);
+    globalThis.document?.addEventListener("resume", this.#hurry);  // a frozen page runs again
+    this.#connect();
+  }
+
+  /** Whether it outlives its WebSocket; known once it is open. */
+  get resumable() { return !this.#plain; }
+
+  get bufferedAmount() {
+    const kept = this.#sent - this.#acknowledged;
+    return Math.max(this.#attached || this.#plain ? this.#socket.bufferedAmount : 0, kept - MAX_KEPT + MAX_BUFFERED);
+  }
+
+  send(message) {
+    if (this.#plain) this.#socket.send(message);
+    else this.#keep(join(CARRIED, message));
+  }
+
+  close(code, reason) {
+    if (this.#plain) return this.#socket.close(code, reason);
+    if (code !== 1000 && !(code >= 3000 && code <= 4999)) {
+      throw new DOMException(`a page may close with 1000, or 3000 to 4999, not ${code}`, "InvalidAccessError");
+    }
+    this.#ourEnd = { code, reason };
+    this.#keep(join(END, [code >> 8, code & 255], new TextEncoder().encode(reason)));
+    if (this.#attached) this.#socket.close(code, reason);
+    else if (!this.#epochKnown()) {
+      this.#leave();
+      this.#finish({ code, reason, wasClean: true });
+    }
+  }
+
+  #keep(message) {
+    this.#sent += message.length - 1;
+    this.#kept.push([this.#sent, message]);
+    if (!this.#attached) return;
+    if (this.#received - this.#told >= ACKNOWLEDGE_BESIDE) this.#acknowledge();
+    this.#socket.send(message);
+  }
+
+  #epochKnown() { return this.#epoch.some((byte) => byte); }
+
+  // Carriers
+
+  #connect() {
+    clearTimeout(this.#timer);
+    const socket = this.#socket = new WebSocket(this.#target, this.#epochKnown() ? [RESUMABLE] : [RESUMABLE, SUBPROTOCOL]);
+    socket.binaryType = "arraybuffer";
+    this.#timer = setTimeout(() => this.#fail(socket), ATTEMPT);
+    socket.onopen = () => this.#opened(socket);
+    socket.onmessage = (event) => { if (socket === this.#socket) this.#take(socket, event.data); };
+    socket.onclose = (event) => { if (socket === this.#socket) this.#closed(event); };
+  }
+
+  async #opened(socket) {
+    if (socket.protocol === SUBPROTOCOL) {
+      clearTimeout(this.#timer);
+      this.#plain = true;
+      socket.onmessage = (event) => this.onmessage(event);
+      socket.onclose = (event) => this.#finish(event);
+      this.onopen();
+      return;
+    }
+    const hello = await this.#hello();
+    if (socket === this.#socket && socket.readyState === WebSocket.OPEN) socket.send(hello);
+  }
+
+  async #hello() {
+    const resuming = this.#epochKnown(), head = new Uint8Array(HELLO_SIZE), view = new DataView(head.buffer);
+    if (resuming) this.#generation += 1;
+    head.set([HELLO, VERSION]);
+    head.set(this.#id, 2);
+    head.set(this.#epoch, 18);
+    view.setUint32(26, this.#generation);
+    view.setUint8(30, resuming ? 1 : 0);
+    view.setBigUint64(31, BigInt(this.#received));
+    view.setBigUint64(39, BigInt(this.#acknowledged));
+    view.setUint32(47, MAX_KEPT);
+    this.#told = this.#received;
+    const mac = resuming ? await crypto.subtle.sign("HMAC", this.#key, head) : new ArrayBuffer(KEY_SIZE);
+    const message = new Uint8Array(HELLO_SIZE + KEY_SIZE);
+    message.set(head);
+    message.set(new Uint8Array(mac), HELLO_SIZE);
+    return message;
+  }
+
+  async #begin(socket, data) {
+    const waiting = this.#waiting = [];
+    await this.#answered(socket, data);
+    if (this.#waiting === waiting) this.#waiting = null;
+    for (const each of waiting) if (socket === this.#socket) this.#take(socket, each);
+  }
+
+  async #answered(socket, data) {
+    const view = new DataView(data), kind = data.byteLength ? view.getUint8(0) : null;
+    if (kind === LOST || kind === REFUSAL) {
+      this.#lose(new TextDecoder().decode(new Uint8Array(data, 1)));
+      return;
+    }
+    if (kind !== WELCOME || data.byteLength !== 25 + KEY_SIZE) {
+      this.#lose("the server does not answer as one that resumes connections");
+      return;
+    }
+    const epoch = new Uint8Array(data, 1, 8), position = Number(view.getBigUint64(9));
+    if (!this.#epochKnown()) {
+      const usage = { name: "HMAC", hash: "SHA-256" };
+      this.#key = await crypto.subtle.importKey("raw", new Uint8Array(data, 25), usage, false, ["sign"]);
+      if (socket !== this.#socket) return;
+      this.#epoch = epoch.slice();
+      this.#grace = view.getUint32(17);
+      this.#ackAfter = view.getUint32(21) / 4;
+    } else if (epoch.some((byte, index) => byte !== this.#epoch[index])) {
+      this.#lose("another server answered");
+      return;
+    }
+    if (position < this.#acknowledged || position > this.#sent) {
+      this.#lose(`the server has received up to ${position}, and ${this.#sent} were sent`);
+      return;
+    }
+    this.#attach(socket, position);
+  }
+
+  #attach(socket, position) {
+    clearTimeout(this.#timer);
+    this.#attached = true;
+    this.#trim(position);
+    const before = this.#lostAt;
+    this.#lostAt = null;
+    this.#pauses = 0;
+    for (const [, message] of this.#kept) socket.send(message);
+    if (this.#ourEnd) socket.close(this.#ourEnd.code, this.#ourEnd.reason);
+    else if (before === null) this.onopen();
+    else this.reconnects += 1;
+  }
+
+  #closed(event) {
+    if (this.#theirEnd) this.#finish({ ...this.#theirEnd, wasClean: true });
+    else if (this.#ourEnd && this.#attached && event.wasClean) this.#finish({ ...this.#ourEnd, wasClean: true });
+    else this.#fail(this.#socket, event);
+  }
+
+  /** Leave a carrier, and try another one after a pause. */
+  #fail(socket, event = null) {
+    if (socket !== this.#socket || this.#over) return;
+    const stood = this.#attached;
+    this.#leave();
+    if (!this.#epochKnown()) {
+      this.#finish(event ?? { code: ABNORMAL, reason: "no answer in time", wasClean: false });
+      return;
+    }
+    this.#lostAt ??= Date.now();
+    if (Date.now() - this.#lostAt >= this.#grace) {
+      this.#lose(`there was no connection for ${this.#grace / 1000} s`);
+      return;
+    }
+    const pause = Math.min(FIRST_PAUSE * 2 ** this.#pauses++, LONGEST_PAUSE) * (0.5 + Math.random() / 2);
+    this.#timer = setTimeout(() => this.#connect(), stood ? 0 : pause);
+  }
+
+  /** Leave a carrier that has not failed yet: the network has changed. */
+  #replace() {
+    if (this.#plain || this.#over || !this.#epochKnown()) return;
+    this.#leave();
+    this.#lostAt ??= Date.now();
+    this.#connect();
+  }
+
+  #leave() {
+    clearTimeout(this.#timer);
+    clearTimeout(this.#ackTimer);
+    this.#ackTimer = null;
+    this.#attached = false;
+    this.#waiting = null;
+    const socket = this.#socket;
+    this.#socket = null;
+    socket?.close();
+  }
+
+  #lose(reason) {
+    this.#leave();
+    this.#finish({ code: ABNORMAL, reason: `the session is lost: ${reason}`, wasClean: false });
+  }
+
+  #finish(event) {
+    if (this.#over) return;
+    this.#over = true;
+    clearTimeout(this.#timer);
+    clearTimeout(this.#ackTimer);
+    globalThis.removeEventListener?.("online", this.#hurry);
+    globalThis.document?.removeEventListener("resume", this.#hurry);
+    this.#kept = [];
+    this.onclose(event);
+  }
+
+  // Messages
+
+  #take(socket, data) {
+    if (!this.#attached) {
+      if (this.#waiting) this.#waiting.push(data);
+      else if (data instanceof ArrayBuffer) this.#begin(socket, data);
+      return;
+    }
+    const kind = data instanceof ArrayBuffer && data.byteLength ? new DataView(data).getUint8(0) : null;
+    if (this.#theirEnd || kind === null || kind === WELCOME || kind > END) {
+      this.#lose("the server sent what a resumable connection does not carry");
+      return;
+    }
+    if (kind === ACKNOWLEDGED) {
+      this.#trim(Number(new DataView(data).getBigUint64(1)));
+      return;
+    }
+    this.#received += data.byteLength - 1;
+    if (kind === END) {
+      const code = new DataView(data).getUint16(1);
+      this.#theirEnd = { code, reason: new TextDecoder().decode(new Uint8Array(data, 3)) };
+      this.#acknowledge();
+      return;
+    }
+    if (this.#received - this.#told >= this.#ackAfter) this.#acknowledge();
+    else this.#ackTimer ??= setTimeout(() => this.#acknowledge(), ACKNOWLEDGE_WITHIN);
+    this.onmessage({ data: data.slice(1) });
+  }
+
+  #trim(position) {
+    this.#acknowledged = Math.max(this.#acknowledged, position);
+    while (this.#kept.length && this.#kept[0][0] <= position) this.#kept.shift();
+  }
+
+  #acknowledge() {
+    clearTimeout(this.#ackTimer);
+    this.#ackTimer = null;
+    if (!this.#attached || this.#told === this.#received) return;
+    this.#told = this.#received;
+    const message = new Uint8Array(9);
+    message[0] = ACKNOWLEDGED;
+    new DataView(message.buffer).setBigUint64(1, BigInt(this.#received));
+    this.#socket.send(message);
   }
 }
 
@@ -413,8 +710,11 @@ export class Wsmux {
    * @param {number} [limits.maxStreams] open streams of the server; further ones are refused.
    * @param {number} [limits.maxUnaccepted] those among them that have not been accepted.
    * @param {number} [limits.openTimeout] milliseconds to accept one before it is refused.
+   * @param {boolean} [limits.resume] go on over another WebSocket when one is lost.
    */
-  constructor(url, { receiveWindow = 256 * 1024, maxStreams = 1024, maxUnaccepted = 256, openTimeout = 10_000 } = {}) {
+  constructor(url, {
+    receiveWindow = 256 * 1024, maxStreams = 1024, maxUnaccepted = 256, openTimeout = 10_000, resume = false,
+  } = {}) {
     this.#limits = { receiveWindow, maxStreams, maxUnaccepted, openTimeout };
     for (const [name, value] of Object.entries(this.#limits)) {
       if (!Number.isInteger(value) || value < 1 || value > MAX_INT32) {
@@ -435,7 +735,8 @@ export class Wsmux {
     }, { highWaterMark: 0 });
     const target = new URL(url, globalThis.location?.href);
     target.protocol = target.protocol.replace(/^http/, "ws");
-    this.#socket = new WebSocket(target, [SUBPROTOCOL]);
+    const secure = globalThis.crypto?.subtle !== undefined;
+    this.#socket = resume && secure ? new ResumableSocket(target.href) : new WebSocket(target, [SUBPROTOCOL]);
     this.#socket.binaryType = "arraybuffer";
     this.#socket.onopen = () => { this.#stood = true; this.#ready.resolve(); };
     this.#socket.onmessage = (event) => this.#take(event.data);
@@ -450,6 +751,12 @@ export class Wsmux {
 
   /** Resolves when the server accepts no more streams: it closes once the open ones have ended. */
   get draining() { return this.#draining.promise; }
+
+  /** Whether the connection outlives its WebSocket; known once `ready` has resolved. */
+  get resumable() { return this.#socket.resumable ?? false; }
+
+  /** How often it has gone on over another WebSocket. */
+  get reconnects() { return this.#socket.reconnects ?? 0; }
 
   /** Open a stream; waits while the server has not answered 256 of them. */
   async createBidirectionalStream() {

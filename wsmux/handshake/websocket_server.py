@@ -23,7 +23,7 @@ import simple_websocket
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from ..exceptions import HandshakeError
-from ..protocols.registry import WIRES, protocol_of, subprotocols
+from ..protocols.registry import WIRES, is_resumable, protocol_of, resumable, subprotocols
 from .http_request import HEADERS, joined
 from .origin import origin_allowed
 from .request import Request
@@ -163,16 +163,25 @@ def _words(environ: Mapping[str, Any], key: str, member: re.Pattern[str] = _TOKE
 
 
 def check_request(
-    environ: Mapping[str, Any], protocols: tuple[str, ...], origins: Collection[str] | None
+    environ: Mapping[str, Any],
+    protocols: tuple[str, ...],
+    origins: Collection[str] | None,
+    resumes: bool = False,
 ) -> str:
     """Return the wire to use; raise ``HandshakeError`` with the HTTP status of the refusal.
+
+    If the server ``resumes`` connections and the client asks for that, it is the name of the
+    subprotocol instead; see ``is_resumable``.
 
     A client without a subprotocol, like most that use Yamux, gets ``js-ws`` if that is served, or
     else the only wire; with several, none is guessed.
     """
     offered = check_upgrade(environ, origins)
     served = subprotocols(protocols)
+    with_sessions = resumable(protocols) if resumes else []
     for offer in offered:
+        if offer in with_sessions:
+            return offer
         if offer in served:
             return protocol_of(offer, protocols) or protocols[0]
     if not offered and "js-ws" in protocols:
@@ -224,7 +233,9 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
     """
     if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
         _check_patched()
-    subprotocol = None if protocol is None else WIRES[protocol].subprotocol
+    subprotocol = protocol
+    if protocol is not None and not is_resumable(protocol):
+        subprotocol = WIRES[protocol].subprotocol
     offers = _check_handshake(environ)
     if _came_early(environ):
         raise HandshakeError("bytes followed the request before it was answered", 400)

@@ -23,6 +23,7 @@ from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker
 from ..transport.message_transport import MessageTransport
+from ..transport.resumable_transport import ResumableTransport
 from .error_codes import CodeToReason, ErrorCodeMap, ReasonToCode
 from .explain import findings, look, thread_names
 from .multiplexer import Multiplexer
@@ -98,6 +99,21 @@ class Connection(Closing):
     def protocol(self) -> str:
         """The wire: ``"wsmux"``, ``"js-ws"``, ``"yamux"`` or ``"bymux"``."""
         return self._multiplexer.protocol.name
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the connection outlives its socket; see ``Resume``."""
+        return isinstance(self._multiplexer.transport, ResumableTransport)
+
+    def reconnect_now(self) -> None:
+        """Give up the socket of a resumable connection, and connect again at once. Never blocks.
+
+        For a client that learns of another network before the old socket has failed, or does not
+        want to wait for the next attempt. Otherwise it does nothing.
+        """
+        transport = self._multiplexer.transport
+        if isinstance(transport, ResumableTransport):
+            transport.replace_carrier()
 
     @property
     def closed(self) -> bool:
@@ -338,6 +354,7 @@ class Connection(Closing):
         """Return an atomic snapshot of the connection."""
         with self._multiplexer.mutex:
             table = self._multiplexer.table
+            outage = self._multiplexer.transport.outage_locked(clock.monotonic())
             records = table.records.values()
             measured = self._multiplexer.protocol.rtt
             return ConnectionStats(
@@ -354,6 +371,9 @@ class Connection(Closing):
                 bytes_received=self._multiplexer.transport.frame_reader.bytes_received,
                 bytes_sent=self._multiplexer.queue.bytes_sent,
                 rtt=self._multiplexer.transport.keep_alive.rtt if measured is None else measured,
+                reconnects=self._multiplexer.transport.reconnects,
+                detached=None if outage is None else outage.seconds,
+                unacknowledged_bytes=self._multiplexer.transport.unacknowledged(),
             )
 
     def stream_stats(self, most: int | None = None) -> list[StreamStats]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from ..runtime.parking import Waiter
+from ..transport.message_transport import Outage
 from .multiplexer import Multiplexer
 from .stats import Cause, Finding, HalfStatus, StreamStats, Wait
 from .stream_record import MAX_ID, StreamRecord, read_closed, write_closed
@@ -37,6 +38,7 @@ class Look(NamedTuple):
         unanswered: how long a ping sent during this silence has been unanswered.
         moved: bytes received and sent.
         error: why the connection ended.
+        outage: that a resumable connection has no socket.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Look(NamedTuple):
     bytes_received: int
     bytes_sent: int
     error: str | None
+    outage: Outage | None
 
 
 def thread_names() -> Names:
@@ -98,6 +101,7 @@ def _look_locked(multiplexer: Multiplexer, names: Names, most: int | None, idle:
         bytes_received=transport.frame_reader.bytes_received,
         bytes_sent=queue.bytes_sent,
         error=None if transport.error is None else str(transport.error),
+        outage=transport.outage_locked(now),
     )
 
 
@@ -161,6 +165,18 @@ def findings(seen: Look) -> list[Finding]:
 
 def _of_the_path(seen: Look) -> Iterator[Finding]:
     """Yield causes that block all streams of the connection."""
+    if seen.outage is not None:
+        out = seen.outage
+        again = (
+            "" if out.next_attempt is None else f", the next attempt in {out.next_attempt:.1f} s"
+        )
+        failed = f"; the last attempt failed: {out.attempt}" if out.attempt else ""
+        text = (
+            f"no connection for {out.seconds:.1f} s ({out.reason}), {out.unacknowledged} bytes are "
+            f"unacknowledged{again}; the session is given up in {out.grace_left:.1f} s{failed}"
+        )
+        yield Finding(Cause.DETACHED, None, "", out.seconds, seen.bytes_received, text)
+        return
     if seen.unanswered is not None:
         text = (
             f"the peer has sent nothing for {seen.silent:.1f} s, "

@@ -9,7 +9,12 @@ __all__ = ["Cause", "ConnectionStats", "Finding", "HalfStatus", "StreamStats", "
 
 
 class ConnectionStats(NamedTuple):
-    """Hold a snapshot of one connection; sizes are bytes, times are seconds."""
+    """Hold a snapshot of one connection; sizes are bytes, times are seconds.
+
+    The last three are of a resumable one: how often it has got another socket, how long it has had
+    none (``None`` while it has one), and the bytes of its wire, with headers, that the peer has not
+    acknowledged.
+    """
 
     streams: int
     unaccepted: int
@@ -24,6 +29,9 @@ class ConnectionStats(NamedTuple):
     bytes_received: int
     bytes_sent: int
     rtt: float | None
+    reconnects: int = 0
+    detached: float | None = None
+    unacknowledged_bytes: int = 0
 
 
 class Wait(NamedTuple):
@@ -92,6 +100,7 @@ class Cause(StrEnum):
     """Name the cause of a wait."""
 
     ENDED = "ended"
+    DETACHED = "detached"  # a resumable connection has no socket
     SILENT = "silent"  # nothing comes from the peer, despite a ping
     SOCKET_FULL = "socket full"  # the peer's system accepts no bytes
     BOTH_FULL = "both full"  # each side writes, and neither reads

@@ -13,6 +13,8 @@ from .bymux import BymuxProtocol
 from .bymux_state import BymuxState
 from .framing import ByteFraming, Framing, NoFraming
 from .native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
+from .resumable_framing import ResumableFraming
+from .resumption import SUBPROTOCOL_PREFIX, Session
 from .websocket import WebSocketFraming
 from .yamux import YamuxProtocol
 
@@ -20,7 +22,10 @@ __all__ = [
     "WIRES",
     "Wire",
     "check_subprotocol",
+    "is_resumable",
     "protocol_of",
+    "resumable",
+    "resumable_wire",
     "served_protocols",
     "subprotocols",
     "wire",
@@ -53,6 +58,14 @@ class Wire:
         machine = self.machine(role, config, state)
         limits = (config.max_message_size, config.max_fragments)
         return WebSocketFraming(role, *limits, machine.keeps_boundaries), machine
+
+    def over_carriers(
+        self, role: Role, config: Config, state: BymuxState | None, session: Session
+    ) -> tuple[Framing, MuxProtocol]:
+        """Return framing and machine over one WebSocket after another."""
+        machine = self.machine(role, config, state)
+        limits = (config.max_message_size, config.max_fragments)
+        return ResumableFraming(role, *limits, session), machine
 
     def over_bytes(
         self, role: Role, config: Config, state: BymuxState | None
@@ -111,6 +124,21 @@ def subprotocols(names: tuple[str, ...]) -> list[str]:
     return [offer for offer in offers if offer is not None]
 
 
+def resumable(names: tuple[str, ...]) -> list[str]:
+    """Return the subprotocols under which these wires are carried by resumable connections."""
+    return [f"{SUBPROTOCOL_PREFIX}{wire(name).name}" for name in names]
+
+
+def is_resumable(subprotocol: str) -> bool:
+    """Return whether this subprotocol is of a resumable connection."""
+    return subprotocol.startswith(SUBPROTOCOL_PREFIX)
+
+
+def resumable_wire(subprotocol: str) -> str:
+    """Return the name of the wire that such a subprotocol carries."""
+    return subprotocol.removeprefix(SUBPROTOCOL_PREFIX)
+
+
 def served_protocols(given: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the wires to serve.
 
@@ -143,5 +171,8 @@ def check_subprotocol(name: str) -> str:
 
 
 def protocol_of(subprotocol: str | None, names: tuple[str, ...]) -> str | None:
-    """Return which of these wires has this subprotocol."""
+    """Return which of these wires has this subprotocol, resumable or not."""
+    if subprotocol is not None and is_resumable(subprotocol):
+        name = resumable_wire(subprotocol)
+        return name if name in names else None
     return next((name for name in names if wire(name).subprotocol == subprotocol), None)

@@ -54,6 +54,10 @@ class Pings:
     def __contains__(self, number: int) -> bool:
         return number in self._under_way
 
+    def numbers(self) -> list[int]:
+        """Return the numbers of the pings in flight, in order."""
+        return list(self._under_way)
+
     def new(self, now: float, stream_id: int | None = None) -> Ping:
         """Return a new ping, now in flight."""
         self._last += 1
@@ -144,6 +148,10 @@ class KeepAlive:
         """Return the ping to send to a silent peer."""
         self._asked = now
         return self.new_ping(now)[1]
+
+    def ask_again(self) -> list[Message]:
+        """Return all pings in flight, which went with a lost carrier."""
+        return [(number.to_bytes(8, "big"), b"") for number in self.pings.numbers()]
 
     def new_ping(self, now: float) -> tuple[Ping, Message]:
         """Return a ping to wait for and the control frame to send for it."""

@@ -30,7 +30,7 @@ import threading
 from collections.abc import Callable, Generator
 from itertools import groupby
 from operator import itemgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..config import KIB, Config
 from ..exceptions import (
@@ -60,7 +60,15 @@ from .keepalive import KeepAlive, Ping, Pings
 from .send_queue import SendInterrupted, SendQueue
 from .socket_io import Socket, Wakeup, take_over
 
-__all__ = ["FrameReader", "MessageTransport", "Part", "PeerLimits", "hang_up", "message_transport"]
+__all__ = [
+    "FrameReader",
+    "MessageTransport",
+    "Outage",
+    "Part",
+    "PeerLimits",
+    "hang_up",
+    "message_transport",
+]
 
 # Messages, and the pings and pongs received after them.
 Part = tuple[list[Received], list[tuple[Opcode, bytes]]]
@@ -132,6 +140,13 @@ class FrameReader:
         parts.append((messages[start:], []))
         return parts
 
+    def restart(self, sock: Socket) -> None:
+        """Read from another socket from now on."""
+        self._socket = sock
+        self.ended = self.peer_closed = False
+        self.close_payload = None
+        self._pings_and_pongs.clear()
+
     def _sort(self, frames: list[Received]) -> list[Received]:
         """Separate control frames; return the messages, which are valid even before a failure."""
         messages = []
@@ -146,6 +161,26 @@ class FrameReader:
             else:
                 self._pings_and_pongs.append((len(messages), kind, bytes(data)))
         return messages
+
+
+class Outage(NamedTuple):
+    """Describe why a resumable transport has no socket; times are seconds.
+
+    Attributes:
+        seconds: for how long.
+        reason: why the last socket was lost.
+        unacknowledged: bytes that the peer has not acknowledged.
+        next_attempt: until this side tries to connect; ``None`` if it does not wait for that.
+        attempt: why the last attempt failed, ``""`` if none has.
+        grace_left: until the session is given up.
+    """
+
+    seconds: float
+    reason: str
+    unacknowledged: int
+    next_attempt: float | None
+    attempt: str
+    grace_left: float
 
 
 class PeerLimits:
@@ -219,7 +254,6 @@ POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
 ENDED = select.POLLHUP | select.POLLERR
 
 NEVER = math.inf
-
 _serial = itertools.count(1)
 
 
@@ -240,8 +274,18 @@ class MessageTransport:
         close_notice: the peer announced its end in the wire; for framings without close frames.
     """
 
+    # See ``ResumableTransport``.
+    resumes = False
+    reconnects = 0
+    detached: float | None = None
+
     def __init__(
-        self, sock: socket.socket, framing: Framing, role: Role, config: Config, name: str = ""
+        self,
+        sock: socket.socket,
+        framing: Framing,
+        role: Role,
+        config: Config,
+        name: str = "",
     ) -> None:
         self.role = role
         self.config = config
@@ -474,50 +518,63 @@ class MessageTransport:
         ``error`` is set. Views in a batch are invalid once the next one is requested.
         """
         try:
-            poller = select.poll()
-            poller.register(self._wakeup.fd, POLLIN)
-            poller.register(self._socket.fileno(), self._interest)
-            queue, frame_reader, framing, limits = (
-                self.queue,
-                self.frame_reader,
-                self._framing,
-                self._limits,
-            )
-            self._keep_time()
-            while self.error is None or not self._done():
-                self._poll(poller)
-                messages = None if self._paused else frame_reader.read()
-                if frame_reader.ended:
-                    yield []  # the owner may know whether this end is clean
-                    self._end_of_file()
-                elif messages is not None:
-                    if self.keep_alive.heard(self.now):
-                        self._set_look()
-                    if not messages and not limits.reading:
-                        self._keep_time()
-                for part, controls in frame_reader.in_order(messages or []):
-                    yield part
-                    if controls:
-                        self._answer(controls)
-                allocated = framing.allocated() - self._reported
-                if (
-                    not -REPORT_STEP < allocated < REPORT_STEP
-                    or process_memory.total > self.config.max_process_buffer
-                    or self._saves
-                    or self._paused
-                ):
-                    self._limit_process_memory()
-                ending = frame_reader.close_payload is not None or framing.failure is not None
-                if ending and self._note_end():
-                    yield []  # the owner notifies all waiting threads
-                blocked = queue.blocked and not limits.sending
-                if blocked or self.now >= self.next_timer or queue.has_waiting_writers():
-                    self._keep_time()
-                queue.flush(0, None, None)  # the rest is polled for
+            yield from self._rounds()
         except OSError as error:
             self._lost(error)
         finally:
             self.discard()
+
+    def _rounds(self) -> Generator[list[Received]]:
+        """Run the I/O loop over one socket."""
+        poller = select.poll()
+        poller.register(self._wakeup.fd, POLLIN)
+        self._interest = 0
+        poller.register(self._socket.fileno(), self._interest)
+        queue, frame_reader, framing, limits = (
+            self.queue,
+            self.frame_reader,
+            self._framing,
+            self._limits,
+        )
+        resumes = self.resumes
+        self._keep_time()
+        while not queue.suspended and (self.error is None or not self._done()):
+            self._poll(poller)
+            try:
+                messages = None if self._paused else frame_reader.read()
+            except OSError as error:
+                if not self._outlives(error.strerror or str(error)):
+                    raise
+                return
+            if frame_reader.ended:
+                yield []  # the owner may know whether this end is clean
+                self._end_of_file()
+            elif messages is not None:
+                if self.keep_alive.heard(self.now):
+                    self._set_look()
+                if not messages and not limits.reading:
+                    self._keep_time()
+            for part, controls in frame_reader.in_order(messages or []):
+                yield part
+                if controls:
+                    self._answer(controls)
+            if resumes and framing.due:
+                self._account()
+            allocated = framing.allocated() - self._reported
+            if (
+                not -REPORT_STEP < allocated < REPORT_STEP
+                or process_memory.total > self.config.max_process_buffer
+                or self._saves
+                or self._paused
+            ):
+                self._limit_process_memory()
+            ending = frame_reader.close_payload is not None or framing.failure is not None
+            if ending and self._note_end():
+                yield []  # the owner notifies all waiting threads
+            blocked = queue.blocked and not limits.sending
+            if blocked or self.now >= self.next_timer or queue.has_waiting_writers():
+                self._keep_time()
+            queue.flush(0, None, None)  # the rest is polled for
 
     def _done(self) -> bool:
         """Return whether the closing handshake has finished, or run out of time."""
@@ -585,10 +642,10 @@ class MessageTransport:
                     self._framing.shrink()
                 else:
                     text = f"no byte from the peer for {silence:.1f} s"
-                    self.fail_locked(closed_error(CloseCode.INTERNAL_ERROR, text, "local"))
+                    self._lose_peer_locked(closed_error(CloseCode.INTERNAL_ERROR, text, "local"))
             failure = self._limits.look(now)
             if failure is not None:
-                self.fail_locked(failure)
+                self._lose_peer_locked(failure)
             self._set_look()
         wake(wakes)
 
@@ -642,6 +699,8 @@ class MessageTransport:
         self.next_timer = min([*dues, self.now + LONGEST_WAIT])
 
     def _end_of_file(self) -> None:
+        if self._outlives("the peer ended the TCP connection"):
+            return
         with self.mutex:
             if self.error is None:
                 cut = "" if self._framing.between_messages() else " within a message"
@@ -685,6 +744,8 @@ class MessageTransport:
         except RemoteProtocolError as failure:
             self._fail(failure)
             return
+        if self._outlives(f"it was closed with code {code} {reason}".rstrip()):
+            return  # by a proxy: the peer of a session sends END before
         with self.mutex:
             if self.error is None:
                 self._end_locked(closed_error(code, reason, "remote"))
@@ -693,6 +754,28 @@ class MessageTransport:
                 self.queue.drop_data_locked()
                 self._queue_close_locked(code, "", last=False)
             self._give_up = clock.monotonic() + LINGER
+
+    # What a transport does otherwise that outlives its socket; see ``ResumableTransport``
+
+    def outage_locked(self, now: float) -> Outage | None:
+        """Describe that there is no socket; ``None`` while there is one."""
+        return None
+
+    def unacknowledged(self) -> int:
+        """Return the bytes that are kept until the peer acknowledges them."""
+        return 0
+
+    def _outlives(self, reason: str) -> bool:
+        """Leave the lost socket and return true; or return false, and the transport ends."""
+        return False
+
+    def _lose_peer_locked(self, error: ConnectionClosed) -> None:
+        """Give up a silent, slow or stalled peer."""
+        if not self._outlives(error.reason):
+            self.fail_locked(error)
+
+    def _account(self) -> None:
+        """Look at what was received and sent, after each read."""
 
     def discard(self) -> None:
         """Drop all queued data and close the socket; the last call of the I/O thread."""

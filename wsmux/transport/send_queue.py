@@ -16,6 +16,10 @@
 If a Ctrl-C arrives between taking bytes off a queue and the kernel's answer, it is unknown what was
 sent: ``flush`` re-raises it after ending the connection with ``SendInterrupted``. The waits
 themselves are safe to interrupt.
+
+A resumable transport replaces its socket. Between two of them the queue is ``suspended``: nothing
+is taken from it, and writers find room in it until it is full. Its framing keeps what was encoded
+until the peer acknowledges it; when too much is kept, no data is taken until some is acknowledged.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from functools import partial
 from ..config import Config
 from ..protocols.base import Buffer, Message
 from ..protocols.framing import Framing, Opcode
+from ..protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
+from ..protocols.resumption import LEAST_KEPT, Session
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker, Waiter, wake
 from .fair_queue import FairQueue, FlowState, Frame, SendRateEstimator
@@ -60,6 +66,9 @@ class SendQueue:
         blocked: the socket was full since the I/O thread last found the queue empty.
         tap: the flight recorder's callback for outgoing frames.
         sent: the ticket of the last data frame known to be passed to the socket; it may lag behind.
+        suspended: a resumable transport has no socket, or a lost one.
+        held_back: so much is unacknowledged that no data is taken; the I/O thread resets it.
+        failure: the error of the lost socket, if the sending thread noticed it.
     """
 
     def __init__(
@@ -75,10 +84,15 @@ class SendQueue:
         self.blocked = False
         self.bytes_sent = 0
         self.sent = 0
+        self.suspended = self.held_back = False
+        self.failure: OSError | None = None
         self.tap: Callable[[list[Frame]], None] | None = None
         self._socket = sock
         self._io_thread = io_thread
         self._framing = framing
+        self._session: Session | None = None
+        if isinstance(framing, ResumableFraming):
+            self._session = framing.session
         self._config = config
         self._max_size = config.max_send_queue
         self._mutex = mutex
@@ -252,8 +266,15 @@ class SendQueue:
             OSError: the socket failed; the frames are lost.
         """
         emptied = True
-        while emptied and (
-            self._old_flows or self._new_flows or self._control or self._out or self._pongs
+        while (
+            emptied
+            and (
+                ((self._old_flows or self._new_flows) and not self.held_back)
+                or self._control
+                or self._out
+                or self._pongs
+            )
+            and not self.suspended
         ):
             # A loop over an iterator, since an interrupt can arrive between a call that acquires
             # the lock and the next line.
@@ -270,23 +291,36 @@ class SendQueue:
                 break  # the holder checks again
         return emptied
 
+    def _suspend(self, failure: OSError | None) -> None:
+        """Stop sending, with the send lock held, until the I/O thread brings another socket."""
+        if failure is not None:
+            # Without frames, which refer to this object.
+            failure.__traceback__ = failure.__cause__ = failure.__context__ = None
+        self.failure, self.suspended = failure, True
+        self._io_thread.set()
+
     def _send_all(
         self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
     ) -> bool:
         """Send until the queue is empty; return false if the I/O thread must send the rest."""
-        waiting = False
+        waiting = filling = False
         try:
             while True:
-                if not (
-                    self._out or self._old_flows or self._new_flows or self._control or self._pongs
+                if self.suspended or not (
+                    self._out
+                    or ((self._old_flows or self._new_flows) and not self.held_back)
+                    or self._control
+                    or self._pongs
                 ):
                     rate = self._send_rate
                     if rate.timing or rate.slow:
                         rate.emptied(time.monotonic(), self.bytes_sent)
                     return True
+                filling = True
                 out = self._out or self._fill()
+                filling = False
                 if not out:
-                    continue  # its frames have just been dropped
+                    continue  # its frames have just been dropped, or are held back
                 sent = self._socket.send(out)
                 if sent is not None:
                     self.bytes_sent += sent
@@ -307,14 +341,20 @@ class SendQueue:
                 if not self._wait_writable(deadline, given_up):
                     return False
                 waiting = False
-        except OSError:
+        except OSError as error:
             self._out.clear()
-            raise
+            if self._session is None:
+                raise
+            self._suspend(error)
+            return True
         except BaseException as interrupt:
             if waiting:
                 raise
             self._out.clear()
-            raise SendInterrupted from interrupt
+            if self._session is None or filling:
+                raise SendInterrupted from interrupt
+            self._suspend(None)  # whatever was sent is sent again, and received once
+            raise
 
     def _wait_writable(self, deadline: Deadline, given_up: Callable[[], bool] | None) -> bool:
         """Wait until the socket is writable; return false if waiting is no longer useful."""
@@ -323,7 +363,7 @@ class SendQueue:
                 self._interrupt = Wakeup()
             self._holder_waits = True
         try:
-            if deadline.expired() or (given_up is not None and given_up()):
+            if deadline.expired() or self.suspended or (given_up is not None and given_up()):
                 return False
             wait_writable(self._socket, deadline.remaining(), self._interrupt.fd)
             return True
@@ -339,6 +379,12 @@ class SendQueue:
         with self._mutex:
             frames = self._take_control_locked() if self._control or self._pongs else []
             size = rate.quantum if rate.slow else BATCH_BYTES
+            session = self._session
+            if session is not None and (
+                session.limit - session.sent + session.acknowledged < size
+                or LEAST_KEPT * len(session.kept) >= session.limit
+            ):
+                size = min(size, self._room_locked(session))
             count = self._fair_queue.take(frames, size, BATCH_FRAMES)
             self._taken += count
             self._out_frames = count
@@ -348,7 +394,7 @@ class SendQueue:
         if wakes:
             wake(wakes)
         if self.tap is not None:
-            self.tap(frames)
+            self.tap([frame for frame in frames if frame[1] is not ACKNOWLEDGEMENT])
         for kind, message, _ in frames:
             if kind is _BINARY:
                 out += encode(message)
@@ -358,6 +404,18 @@ class SendQueue:
                 out.append(control)
         return out
 
+    def _room_locked(self, session: Session) -> int:
+        """Return how many bytes of data may be sent before more are acknowledged."""
+        room = session.room()
+        if room <= 0 and (self._old_flows or self._new_flows):
+            self.held_back = True
+            room = session.room()  # an acknowledgement before this is not seen otherwise
+            self.held_back = room <= 0
+            if self.held_back and not self.blocked:
+                self.blocked = True
+                self._io_thread.set()  # to time how long the peer acknowledges nothing
+        return room
+
     def _take_control_locked(self) -> list[Frame]:
         frames = list(self._control)
         self._control.clear()
@@ -365,6 +423,49 @@ class SendQueue:
         frames += [(Opcode.PONG, (payload, b""), 0) for payload in self._pongs]
         self._pongs.clear()
         return frames
+
+    # Between two sockets; for the I/O thread
+
+    def replace_pings_locked(self, pings: list[Message]) -> None:
+        """Queue pings, instead of those queued and not sent."""
+        queued = [frame for frame in self._control if frame[0] is not Opcode.PING]
+        self._control.clear()
+        self._control.extend(queued)
+        self.add_control_locked(pings, Opcode.PING)
+
+    def detach(self) -> None:
+        """Close the lost socket. What is queued stays; the socket must have been shut down."""
+        with self._mutex:
+            self.suspended = True
+            self.interrupt_locked()
+        with self._send_lock, self._mutex:
+            self._socket.close()
+            self._out.clear()
+            self._out_frames = 0
+            self.wants_io = self.blocked = self.held_back = False
+
+    def attach(self, sock: Socket, greeting: bytes, received: int) -> int:
+        """Go on over another socket: send ``greeting``, then what the peer lacks.
+
+        Args:
+            received: the position up to which the peer has received.
+
+        Returns the number of bytes that are sent again.
+
+        Raises:
+            PositionError: the peer claims what cannot be; the queue stays suspended.
+        """
+        framing = self._framing
+        assert isinstance(framing, ResumableFraming)
+        with self._send_lock:
+            kept = framing.session.resume(received)
+            self._socket = sock
+            self._out += framing.encode_greeting(greeting) if greeting else []
+            self._out += framing.resend(kept)
+            self._send_rate = SendRateEstimator(self._config.max_frame_size)
+            self.failure = None
+            self.suspended = False
+            return framing.session.unacknowledged()
 
     def finish(self) -> None:
         """Close the socket when no thread is sending; queued frames are dropped.

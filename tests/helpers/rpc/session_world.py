@@ -42,12 +42,12 @@ from wsmux.rpc.session.session_registry import Accepted, Hello, Refused, Session
 from wsmux.rpc.wire.codec import Codec
 from wsmux.rpc.wire.envelope import Envelope
 
+from ..exploration import Broken
 from ..inside import send_buffer_of
 
 __all__ = [
     "Action",
     "Bounds",
-    "Broken",
     "Call",
     "Left",
     "Wire",
@@ -65,10 +65,6 @@ FAR = 1e6
 
 # Connections that the client has left and the server still holds.
 MOST_LEFT_OPEN = 1
-
-
-class Broken(AssertionError):
-    """Report a promise that was not kept."""
 
 
 class Message(NamedTuple):

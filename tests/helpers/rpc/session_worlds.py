@@ -14,8 +14,8 @@ from pathlib import Path
 import wsmux
 from wsmux.rpc.options import Options
 
+from ..exploration import Explored, explore
 from ..load.measuring import CHECKOUT
-from .exploration import Explored, explore
 from .session_world import Bounds, World, calm
 
 __all__ = ["WORLDS", "explore_apart"]

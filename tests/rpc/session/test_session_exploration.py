@@ -26,12 +26,11 @@ from wsmux.rpc.session.session_registry import Sessions
 from wsmux.rpc.wire.handshake import Attempt, ExpectedState
 from wsmux.rpc.wire.message_size import Packer
 
+from ...helpers.exploration import Broken, explore
 from ...helpers.fixtures import Tell
-from ...helpers.rpc.exploration import explore
 from ...helpers.rpc.session_world import (
     Action,
     Bounds,
-    Broken,
     World,
     keep_refused_sessions,
     without_order,

@@ -5,16 +5,57 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
-from .session_world import Broken, Left, World
-
-__all__ = ["Explored", "explore"]
+__all__ = ["Broken", "Explored", "Left", "World", "explore"]
 
 # Actions within which a quiet run comes to rest.
 LONGEST_QUIET = 60
+
+
+class Broken(AssertionError):
+    """Report a promise that was not kept."""
+
+
+class Left(Protocol):
+    """Say how much of what leaves no trace in a state may still happen."""
+
+    def covers(self, other: Any, /) -> bool:
+        """Return whether whatever may happen to another may happen to this one."""
+
+
+class World(Protocol):
+    """Hold machines and what is between them, in one state."""
+
+    @property
+    def left(self) -> Left:
+        """How much may still happen."""
+
+    def copy(self) -> Self:
+        """Return another world in the same state; neither sees what the other one does."""
+
+    def fingerprint(self) -> int:
+        """Return a number that is the same for equal states, whatever the path."""
+
+    def path(self) -> list[str]:
+        """Return the actions that led here."""
+
+    def actions(self) -> Iterable[Any]:
+        """Return what can happen next, as far as the bounds allow."""
+
+    def quiet_action(self) -> Any:
+        """Return what happens next if nothing fails any more; ``None`` if that is nothing."""
+
+    def do(self, action: Any, /) -> None:
+        """Let one thing happen."""
+
+    def check(self) -> None:
+        """Raise ``Broken`` if the parts of the state exclude each other."""
+
+    def check_at_rest(self) -> None:
+        """Raise ``Broken`` if something is still owed, though nothing will happen any more."""
 
 
 class Explored(NamedTuple):

@@ -1,0 +1,153 @@
+"""What goes through ``wsmux forward`` is one connection, however often the network is cut.
+
+The bytes are a pattern of their own offsets, so that a lost, doubled or moved piece shows. The long
+one is a download of 1 GiB over 200 cuts: ``pytest -m long tests/tunnel/test_resumed_tunnels.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from wsmux.testing import FaultProxy
+
+from ..helpers.commands import running, served
+from ..helpers.tunnel_server import connected
+
+MIB = 1024 * 1024
+BLOCK = 64 * 1024
+
+Cuts = list[tuple[int, str]]
+
+
+def numbered(first: int) -> bytes:
+    """Return the block from this offset: each eight bytes are their own offset."""
+    return struct.pack(f">{BLOCK // 8}Q", *range(first, first + BLOCK, 8))
+
+
+@contextmanager
+def source(size: int) -> Iterator[tuple[str, list[int]]]:
+    """Send ``size`` numbered bytes to each that connects; yield the place, and what each got."""
+    sent: list[int] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:  # shut down
+                return
+            with sock:
+                sent.append(0)
+                try:
+                    for first in range(0, size, BLOCK):
+                        sock.sendall(numbered(first))
+                        sent[-1] += BLOCK
+                except ConnectionError:
+                    continue  # what it got says so
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}", sent
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def download(place: str, size: int) -> None:
+    """Read all, and compare each block."""
+    with connected(place) as sock, sock.makefile("rb") as file:
+        for first in range(0, size, BLOCK):
+            assert file.read(BLOCK) == numbered(first), f"within the block at {first}"
+        assert not file.read(1)
+
+
+@contextmanager
+def tunnel_over(place: str, *options: str) -> Iterator[tuple[FaultProxy, str]]:
+    """Forward a port to ``place`` through a proxy; yield the proxy and where to connect."""
+    with served("--allow-forward", place) as url:
+        port = int(url.rsplit(":", 1)[1].rstrip("/"))
+        with (
+            FaultProxy(port) as proxy,
+            running("forward", proxy.url, "-L", f"0:{place}", "--json", *options) as line,
+        ):
+            told: dict[str, Any] = json.loads(line)
+            yield proxy, told["local"][0][0]
+
+
+@pytest.mark.parametrize("how", ["rst", "fin"])
+def test_a_download_survives_cuts_in_one_connection(how: Any) -> None:
+    size, cuts = 8 * MIB, 6
+    with source(size) as (place, sent), tunnel_over(place) as (proxy, near):
+        proxy.cut_after(*[MIB + 12_345] * cuts, way="down", how=how)
+        download(near, size)
+        assert not proxy.cutting
+        assert proxy.accepted == 1 + cuts
+    assert sent == [size]
+
+
+def test_without_resuming_a_cut_ends_what_goes_through() -> None:
+    size = 8 * MIB
+    with source(size) as (place, _), tunnel_over(place, "--no-resume") as (proxy, near):
+        proxy.cut_after(MIB, way="down", how="rst")
+        with (
+            connected(near) as sock,
+            sock.makefile("rb") as file,
+            pytest.raises(ConnectionResetError),
+        ):
+            file.read()
+
+
+@pytest.mark.long
+@pytest.mark.hang_bound(1200)
+def test_a_gibibyte_survives_200_cuts_and_black_holes() -> None:
+    """Cut by resets and ends of file in turn, each tenth time after everything has vanished."""
+    size, cuts = 1024 * MIB, 200
+    with source(size) as (place, sent), tunnel_over(place) as (proxy, near):
+        ended = threading.Event()
+        outages = []
+
+        def arrived(more: int) -> bool:
+            """Wait until so many more bytes have come from the server; false at the end."""
+            before = proxy.counters("down").received
+            while proxy.counters("down").received < before + more:
+                if ended.wait(0.002):
+                    return False
+            return True
+
+        def cut() -> None:
+            for number in range(cuts):
+                if not arrived(4 * MIB):
+                    return
+                began = time.monotonic()
+                if number % 10 == 9:
+                    proxy.lose("up", "down")
+                    ended.wait(0.5)
+                proxy.cut("rst" if number % 2 else "fin")
+                if arrived(BLOCK):
+                    outages.append(time.monotonic() - began)
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        try:
+            download(near, size)
+        finally:
+            ended.set()
+            cutter.join()
+    assert sent == [size]
+    assert len(outages) == cuts
+    outages.sort()
+    sys.stderr.write(
+        f"{len(outages)} cuts; data again after {outages[len(outages) // 2] * 1000:.0f} ms in the "
+        f"median, {outages[-1] * 1000:.0f} ms at most\n"
+    )

@@ -1,0 +1,176 @@
+"""Find the next carrier of a client's resumable connection: connect again until the grace is over.
+
+A thread exists only while there is no carrier. It holds nothing while it connects or waits, and
+ends with the transport.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from ..exceptions import HandshakeError, NoThreadError, WsmuxError
+from ..handshake.greeting import receive_greeting, send_greeting
+from ..protocols.base import Role
+from ..protocols.resumption import Refusal, Session, Welcome, parse_answer
+from ..runtime import clock
+from ..runtime.backoff import Backoff
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.parking import Condition
+from ..runtime.threads import daemon_thread, start_thread
+from ..transport.resumable_transport import Carrier, ResumableTransport
+
+__all__ = ["Dial", "Reconnector", "begin"]
+
+# Returns a socket after the handshake of a WebSocket that carries sessions.
+Dial = Callable[[Deadline], socket.socket]
+
+# Seconds between attempts: the first follows at once, since most cuts leave the server where it is.
+FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0
+
+_log = logger("wsmux")
+
+
+def introduce(sock: socket.socket, session: Session, deadline: Deadline) -> Welcome | Refusal:
+    """Send HELLO over a new carrier, and return the answer. Blocks until it has arrived.
+
+    Raises:
+        HandshakeError: the peer sent something else.
+        TimeoutError: it did not answer in time.
+        OSError: the carrier was lost.
+    """
+    hello = session.hello()
+    send_greeting(
+        sock, Role.CLIENT, hello.encode(session.key if hello.resuming else None), deadline
+    )
+    message = receive_greeting(sock, Role.CLIENT, deadline)
+    try:
+        return parse_answer(message)
+    except WsmuxError as error:
+        raise HandshakeError(f"the server does not resume connections: {error}") from error
+
+
+def begin(sock: socket.socket, session: Session, deadline: Deadline) -> None:
+    """Begin a session over its first carrier. Blocks until the server has answered.
+
+    Raises:
+        HandshakeError: the server refused; the socket is closed.
+        TimeoutError, OSError: as above.
+    """
+    try:
+        answer = introduce(sock, session, deadline)
+        if isinstance(answer, Refusal):
+            raise HandshakeError(f"the server refused a resumable connection: {answer.reason}")
+    except BaseException:
+        sock.close()
+        raise
+    session.epoch, session.key, session.grace = answer.epoch, answer.key, answer.grace
+    session.met(answer.buffer)
+
+
+class Reconnector:
+    """Bring carriers to one transport; the methods of ``Carriers`` describe when.
+
+    Args:
+        dial: connects once.
+        attempt_timeout: seconds that one attempt may take.
+    """
+
+    def __init__(self, dial: Dial, attempt_timeout: float) -> None:
+        self._dial = dial
+        self._attempt_timeout = attempt_timeout
+        self._changed = Condition()
+        self._runs = False  # there is a thread
+        self._wanted = False  # it has a carrier to find
+        self._hurry = False  # without waiting for the next attempt
+        self._next: float | None = None
+
+    def started(self, transport: ResumableTransport) -> None:
+        """Do nothing: a carrier is wanted only after one was lost."""
+
+    def lost(self, transport: ResumableTransport) -> None:
+        with self._changed:
+            self._wanted = True
+            if self._runs:
+                return
+            self._runs = True
+        thread = daemon_thread(self._run, name=f"{transport.name}-reconnect", args=(transport,))
+        try:
+            start_thread(thread)
+        except NoThreadError as error:
+            with self._changed:
+                self._runs = False
+            transport.lose(str(error))
+
+    def found(self, transport: ResumableTransport) -> None:
+        """Do nothing: the thread has ended its search."""
+
+    def ended(self, transport: ResumableTransport) -> None:
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Make the next attempt at once. Never blocks."""
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+
+    def next_attempt(self) -> float | None:
+        return self._next
+
+    # Its own thread
+
+    def _run(self, transport: ResumableTransport) -> None:
+        while True:
+            with self._changed:
+                if not self._wanted:
+                    self._runs = False
+                    return
+                self._wanted = self._hurry = False
+            try:
+                self._search(transport)
+            except Exception as error:
+                _log.exception("%s cannot reconnect", transport.name)
+                transport.lose(f"{type(error).__name__}: {error}")
+            finally:
+                self._next = None
+
+    def _search(self, transport: ResumableTransport) -> None:
+        """Connect again and again, until there is a carrier or the transport has ended."""
+        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, 0.5)
+        while (left := transport.grace_left()) > 0:
+            deadline = Deadline(min(self._attempt_timeout, left))
+            try:
+                if self._attempt(transport, deadline):
+                    return
+            except (OSError, WsmuxError) as error:
+                _log.debug("%s: an attempt to reconnect failed: %s", transport.name, error)
+                transport.attempt = str(error)
+            self._pause(backoff.next())
+
+    def _attempt(self, transport: ResumableTransport, deadline: Deadline) -> bool:
+        """Connect once; return whether the search is over."""
+        session = transport.session
+        sock = self._dial(deadline)
+        try:
+            answer = introduce(sock, session, deadline)
+        except BaseException:
+            sock.close()
+            raise
+        if isinstance(answer, Refusal) or answer.epoch != session.epoch:
+            sock.close()
+            told = answer.reason if isinstance(answer, Refusal) else "another server answered"
+            transport.lose(told)
+            return True
+        if not transport.offer(Carrier(sock, answer.received, session.generation)):
+            sock.close()
+        return True
+
+    def _pause(self, seconds: float) -> None:
+        due = clock.monotonic() + seconds
+        with self._changed:
+            self._next = due
+            while not self._hurry and (left := due - clock.monotonic()) > 0:
+                self._changed.wait(left)
+            self._hurry = False
+            self._next = None

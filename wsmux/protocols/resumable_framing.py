@@ -1,0 +1,124 @@
+"""Carry the messages of a session over one WebSocket after another; pure, like every framing.
+
+``resumption`` describes the messages. The owner of the transport replaces the carrier: it calls
+``restart`` once nothing more is read from the old one, and sends ``resend`` first over the new one.
+"""
+
+from __future__ import annotations
+
+from ..exceptions import CloseCode, RemoteProtocolError
+from .base import Buffer, Message, Role
+from .framing import MAX_CONTROL, Opcode, Received, decode_close
+from .resumption import ACKNOWLEDGE_BESIDE, DATA_BYTE, END_BYTE, Kept, Session, end_body
+from .websocket import WebSocketFraming
+
+__all__ = ["ACKNOWLEDGEMENT", "ResumableFraming"]
+
+# Looking these up for each message costs too much; so does calling a method of the session.
+_BINARY = Opcode.BINARY
+_received, _encode = WebSocketFraming.received, WebSocketFraming.encode
+
+# Below this size, dropping the type in front of a message by a copy costs less than a view.
+COPIED = 4096
+
+# Queued like a message; what was received by the time it is sent is acknowledged.
+ACKNOWLEDGEMENT: Message = (b"", b"")
+
+
+class ResumableFraming(WebSocketFraming):
+    """One end of a session; see ``Framing`` for the methods.
+
+    Messages keep their boundaries, whatever the wire needs, and may be one byte longer than
+    ``max_message_size``: their type. What a close frame may carry, END may carry in any case.
+
+    Attributes:
+        session: counts and keeps.
+        closing: END was sent, and a close frame.
+        due: something may have been acknowledged, or be to be; the owner resets it.
+    """
+
+    def __init__(
+        self, role: Role, max_message_size: int, max_fragments: int, session: Session
+    ) -> None:
+        super().__init__(role, max(max_message_size, MAX_CONTROL) + 1, max_fragments)
+        self.session = session
+        self.closing = self.due = False
+
+    def received(self, count: int) -> list[Received]:
+        frames = _received(self, count)
+        if len(frames) == 1 and frames[0][0] is _BINARY:  # the usual case
+            data, session = frames[0][1], self.session
+            size = len(data)
+            if 1 < size < COPIED and not data[0] and session.peer_end is None:
+                session.received = received = session.received + size - 1
+                if received >= session.look_at:
+                    self.due = True
+                return [(_BINARY, data[1:])]
+        return self._received(frames)
+
+    def _received(self, frames: list[Received]) -> list[Received]:
+        """Return the messages that frames carry."""
+        messages: list[Received] = []
+        try:
+            for kind, data in frames:
+                message: Buffer | None = data
+                if kind is _BINARY:
+                    message = self.session.receive(data)
+                if message is not None:
+                    messages.append((kind, message))
+        except RemoteProtocolError as error:
+            self.failure = error.with_traceback(None)  # as the base class does, for its reason
+            self._drop()
+        self.due = True
+        return messages
+
+    def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
+        if kind is not _BINARY:
+            return _encode(self, message, kind)
+        session = self.session
+        if message is ACKNOWLEDGEMENT:
+            return _encode(self, (session.acknowledgement(), b""))
+        head, body = message
+        session.sent = end = session.sent + len(head) + len(body)
+        message = DATA_BYTE + head, body
+        session.kept.append((end, message))
+        pieces = _encode(self, message)
+        if session.received - session.told >= ACKNOWLEDGE_BESIDE:
+            return _encode(self, (session.acknowledgement(), b"")) + pieces
+        return pieces
+
+    def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
+        """Return the bytes of a ping, a pong, or END and a close frame."""
+        if kind is not Opcode.CLOSE:
+            return super().encode_control(kind, payload)
+        code, reason = decode_close(payload)
+        end: Message = (END_BYTE + end_body(code, reason), b"")
+        self.session.keep(end)
+        self.closing = True
+        pieces = _encode(self, end)
+        return b"".join(pieces) + super().encode_control(kind, payload)
+
+    def restart(self) -> None:
+        """Forget what is incomplete of the carrier before."""
+        self._drop()
+        self.failure = None
+        self.filled = self.controls = False
+        self._kind = None
+        self.shrink()
+
+    def encode_greeting(self, message: bytes) -> list[Buffer]:
+        """Return the bytes of HELLO or of its answer, which have no position."""
+        return _encode(self, (message, b""))
+
+    def resend(self, kept: list[Kept]) -> list[Buffer]:
+        """Return the bytes of messages sent again, and of the close frame if END is the last."""
+        pieces: list[Buffer] = []
+        for _, message in kept:
+            pieces += _encode(self, message)
+        if self.closing:
+            # The code again, unless the peer has END already and waits for the close frame alone.
+            code = kept[-1][1][0][1:3] if kept else b""
+            if code == CloseCode.NO_STATUS_RCVD.to_bytes(2, "big"):
+                code = b""
+            pieces.append(super().encode_control(Opcode.CLOSE, code))
+        return pieces

@@ -1,0 +1,386 @@
+"""Own a session and one socket after another that carries it; see ``protocols.resumption``.
+
+Whatever ends a socket without the peer's END before ends only that carrier. The I/O thread then
+closes it, and waits for the next one until the grace is over; meanwhile it yields empty batches for
+the owner's timers. Other threads see a send queue that nothing leaves. ``Carriers`` finds the next
+one: a client's connects, a server's waits for the client. Whoever brings it calls ``offer``; only
+the I/O thread changes carriers.
+
+An I/O thread never waits for the thread that searches, nor that for the I/O thread. What both use
+is guarded by the transport's mutex, or is one attribute with one writer.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from ..config import Config
+from ..exceptions import CloseCode, ResumeLost, closed_error
+from ..protocols.base import Role
+from ..protocols.framing import Received
+from ..protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
+from ..protocols.resumption import PositionError, Refusal
+from ..runtime import clock
+from ..runtime.deadline import LONGEST_WAIT
+from ..runtime.logs import logger
+from ..runtime.memory import Verdict, process_memory
+from .message_transport import POLLIN, MessageTransport, Outage, PeerLimits
+from .socket_io import take_over
+
+__all__ = ["Carrier", "Carriers", "ResumableTransport"]
+
+# Seconds within which a session acknowledges what it has received, however little.
+ACKNOWLEDGE_WITHIN = 1.0
+
+_log = logger("wsmux")
+
+
+class Carrier(NamedTuple):
+    """A socket whose handshake is done, which carries a session from now on.
+
+    Attributes:
+        sock: the socket; whoever takes the carrier owns it.
+        received: the position up to which the peer has received.
+        generation: the number of the carrier.
+        oldest: the position from which on the peer can send again.
+        welcomes: this side has to answer the HELLO that came over it.
+        released: called when the socket has been closed.
+    """
+
+    sock: socket.socket
+    received: int
+    generation: int
+    oldest: int = 0
+    welcomes: bool = False
+    released: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """Close the socket of a carrier that is not used, or no longer."""
+        self.sock.close()
+        if self.released is not None:
+            self.released()
+
+
+class Carriers(Protocol):
+    """Whatever finds carriers. Nothing here blocks; all but the last two are for the I/O thread."""
+
+    def started(self, transport: ResumableTransport) -> None:
+        """Note a new transport, which has a carrier. For the thread that makes it."""
+
+    def lost(self, transport: ResumableTransport) -> None:
+        """Find another carrier."""
+
+    def found(self, transport: ResumableTransport) -> None:
+        """Stop searching: there is another carrier."""
+
+    def ended(self, transport: ResumableTransport) -> None:
+        """Stop for good: the session has ended."""
+
+    def hurry(self) -> None:
+        """Make the next attempt at once."""
+
+    def next_attempt(self) -> float | None:
+        """Return when the next attempt begins, if this side waits for one."""
+
+
+class ResumableTransport(MessageTransport):
+    """Carry the messages of a session.
+
+    Attributes:
+        session: what is counted and kept.
+        carriers: finds the next carrier.
+        reconnects: how often there was another carrier.
+        detached: since when there is no carrier, ``None`` while there is one.
+        lost_by: why the last carrier was lost.
+        attempt: why the last attempt to find another failed, ``""`` if none has.
+    """
+
+    resumes = True
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        framing: ResumableFraming,
+        role: Role,
+        config: Config,
+        carriers: Carriers,
+    ) -> None:
+        super().__init__(sock, framing, role, config)
+        self.session = framing.session
+        self.carriers = carriers
+        self.lost_by = self.attempt = ""
+        self._sessions_framing = framing
+        self._carrier: Carrier | None = None  # the present one, unless it is the first
+        self._offered: Carrier | None = None  # the next one
+        self._acknowledge: float | None = None  # when what was received must be acknowledged
+        carriers.started(self)
+
+    # Any thread
+
+    def offer(self, carrier: Carrier) -> bool:
+        """Give the transport another carrier, which it now owns; return false if it has ended."""
+        with self.mutex:
+            if self.cut:
+                return False
+            unused, self._offered = self._offered, carrier
+            self._leave_carrier_locked("it was replaced by another")
+        if unused is not None:
+            unused.close()
+        self.wake()
+        return True
+
+    def replace_carrier(self) -> None:
+        """Give up the present carrier, and search for another at once."""
+        with self.mutex:
+            self._leave_carrier_locked("another was asked for")
+        self.wake()
+        self.carriers.hurry()
+
+    def _leave_carrier_locked(self, reason: str) -> None:
+        if self.detached is None and not self.cut:
+            self.lost_by = self.lost_by or reason
+            self.queue.suspended = True
+            self.queue.interrupt_locked()
+            self._socket.shutdown()
+
+    def lose(self, reason: str) -> None:
+        """End the session for good, because it cannot be resumed."""
+        session = self.session
+        self.abort(ResumeLost(reason, session.acknowledged, session.unacknowledged()))
+
+    def grace_left(self) -> float:
+        """Return for how many seconds another carrier is of use, 0 if none is wanted."""
+        since, now = self.detached, clock.monotonic()
+        if since is None or not self._is_wanted():
+            return 0.0
+        over = since + self.session.grace if self.error is None else (self._give_up or now)
+        return max(0.0, over - now)
+
+    def outage_locked(self, now: float) -> Outage | None:
+        if self.detached is None:
+            return None
+        due = self.carriers.next_attempt()
+        return Outage(
+            seconds=max(0.0, now - self.detached),
+            reason=self.lost_by,
+            unacknowledged=self.session.unacknowledged(),
+            next_attempt=None if due is None else max(0.0, due - now),
+            attempt=self.attempt,
+            grace_left=self.grace_left(),
+        )
+
+    def unacknowledged(self) -> int:
+        return self.session.unacknowledged()
+
+    def _is_wanted(self) -> bool:
+        """Return whether there is something to send or to receive over another carrier."""
+        if self.cut or self.session.peer_end is not None:
+            return False
+        if self.error is None:
+            return True
+        # Closing: the peer must still get what was written before.
+        due = self.session.unacknowledged() or self.queue.has_output()
+        return bool(due) and self._give_up is not None and clock.monotonic() < self._give_up
+
+    # The I/O thread, with a carrier
+
+    def _rounds(self) -> Generator[list[Received]]:
+        try:
+            yield from super()._rounds()
+            while self.queue.suspended and self._is_wanted():
+                yield from self._without_carrier()
+                if not self.queue.suspended:  # otherwise that carrier is lost already
+                    yield from super()._rounds()
+        finally:
+            self._take_end()
+
+    def _take_end(self) -> None:
+        """End as the peer's END says, if it has come, however the carrier ends."""
+        end = self.session.peer_end
+        if end is not None:
+            with self.mutex:
+                if self.error is None:
+                    self._end_locked(closed_error(*end, "remote"))
+
+    def _outlives(self, reason: str) -> bool:
+        if not self._is_wanted():
+            return False
+        self.lost_by = self.lost_by or reason
+        self.queue.suspended = True
+        return True
+
+    def _end_of_file(self) -> None:
+        self._take_end()
+        super()._end_of_file()
+
+    def _close_received(self, payload: bytes) -> None:
+        self._take_end()
+        super()._close_received(payload)
+
+    def _account(self) -> None:
+        """Acknowledge what was received, and let data go on that was held back."""
+        session = self.session
+        self._sessions_framing.due = False
+        if self.queue.held_back and session.room() > 0:
+            self.queue.held_back = False
+        if -session.room() > session.limit + self.config.max_message_size:
+            self._give_up_unacknowledged()
+        owed = session.received - session.told
+        if owed >= session.acknowledge_after:
+            self._send_acknowledgement()
+        elif owed:
+            session.look_at = session.told + session.acknowledge_after
+            if self._acknowledge is None:
+                self._acknowledge = self.now + ACKNOWLEDGE_WITHIN
+                self._set_look()
+
+    def _give_up_unacknowledged(self) -> None:
+        """End because the peer acknowledges nothing, and causes ever more to be sent.
+
+        Data waits where there is no room; the answers to a peer do not.
+        """
+        kept = len(self.session.kept)
+        text = f"{kept} messages are not acknowledged, which exceeds Resume.buffer"
+        with self.mutex:
+            self.fail_locked(closed_error(CloseCode.POLICY_VIOLATION, text, "local"))
+            self.cut = True  # the peer takes nothing, so it would not take the reason either
+
+    def _send_acknowledgement(self) -> None:
+        session, self._acknowledge = self.session, None
+        session.look_at = session.received + 1
+        if session.received > session.told:
+            with self.mutex:
+                self.queue.add_control_locked([ACKNOWLEDGEMENT])
+
+    def _keep_time(self) -> None:
+        if self._acknowledge is not None and self.now >= self._acknowledge:
+            self._send_acknowledgement()
+        super()._keep_time()
+
+    def _set_look(self) -> None:
+        super()._set_look()
+        if self._acknowledge is not None:
+            self.next_timer = min(self.next_timer, self._acknowledge)
+
+    # The I/O thread, without a carrier
+
+    def _without_carrier(self) -> Generator[list[Received]]:
+        """Wait for the next carrier, or for the end."""
+        session = self.session
+        self._socket.shutdown()
+        self.queue.detach()
+        self._sessions_framing.restart()
+        with self.mutex:
+            self.now = clock.monotonic()
+            self.detached = self.now
+            failure = self.queue.failure
+            if failure is not None and not self.lost_by:
+                self.lost_by = failure.strerror or str(failure)
+            self.lost_by = self.lost_by or "a send was interrupted"
+        self._acknowledge = None
+        session.look_at = session.received + 1
+        _log.info(
+            "%s has lost its carrier: %s; %d bytes are unacknowledged",
+            self.name,
+            self.lost_by,
+            session.unacknowledged(),
+        )
+        self._release_carrier()
+        self.carriers.lost(self)
+        poller = select.poll()
+        poller.register(self._wakeup.fd, POLLIN)
+        yield []
+        while self.queue.suspended and self._is_wanted():
+            with self.mutex:
+                carrier, self._offered = self._offered, None
+            if carrier is not None:
+                if self._attach(carrier):
+                    return
+                continue
+            self._limit_kept()
+            if self.error is None and not self.grace_left():
+                last = f" (the last attempt: {self.attempt})" if self.attempt else ""
+                self.lose(f"there was no connection for {session.grace:g} s{last}")
+            else:
+                self._wait(poller)
+            yield []
+
+    def _limit_kept(self) -> None:
+        """Report the memory of what is kept; give up the session if it holds the most."""
+        limit, self._reported = self.config.max_process_buffer, self.session.allocated()
+        if process_memory.report(self, self._reported, limit) is Verdict.GIVE_UP:
+            self.lose(
+                f"{self._reported} bytes kept for it exceed Config.max_process_buffer: {limit}"
+            )
+
+    def _wait(self, poller: select.poll) -> None:
+        """Wait until something is due, or the thread is woken."""
+        due = self.now + min(self.grace_left(), LONGEST_WAIT)
+        if self.owner_timer is not None:
+            due = max(self.now, min(due, self.owner_timer))
+        fake = clock.replaced  # read once: a test may put the real one back meanwhile
+        if fake is None:
+            poller.poll((due - self.now) * 1000)
+        else:
+            fake.poll(poller, {self._wakeup.fd: POLLIN}, due, self.wake)
+        self._wakeup.clear()
+        self.now = clock.monotonic()
+
+    def _attach(self, carrier: Carrier) -> bool:
+        """Go on over a carrier, if it still exists and the peer's positions are possible."""
+        session, framing = self.session, self._sessions_framing
+        try:
+            sock = take_over(carrier.sock, self.config.tcp_user_timeout)
+        except OSError as error:
+            carrier.close()
+            _log.debug("%s: a carrier ended before it was used: %s", self.name, error)
+            self.carriers.lost(self)
+            return False
+        greeting = session.welcome().encode() if carrier.welcomes else b""
+        try:
+            session.check_oldest(carrier.oldest)
+            again = self.queue.attach(sock, greeting, carrier.received)
+        except PositionError as error:
+            if carrier.welcomes:
+                with suppress(OSError):  # the peer has gone, or its socket is full
+                    sock.send(framing.encode_greeting(Refusal(True, str(error)).encode()))
+            carrier.close()
+            self.lose(str(error))
+            return False
+        with self.mutex:
+            before, self.now = self.now, clock.monotonic()
+            took = self.now - (before if self.detached is None else self.detached)
+            self._socket = sock
+            self.frame_reader.restart(sock)
+            self._limits = PeerLimits(self.config, framing, self.frame_reader, self.queue)
+            self.keep_alive.heard(self.now)
+            self.queue.replace_pings_locked(self.keep_alive.ask_again())
+            session.generation = carrier.generation
+            self.detached, self.lost_by, self.attempt = None, "", ""
+            self.reconnects += 1
+            self._paused = False
+        self._carrier = carrier
+        self.carriers.found(self)
+        self.flush()
+        _log.info("%s goes on after %.3f s; %d bytes are sent again", self.name, took, again)
+        return True
+
+    def _release_carrier(self) -> None:
+        if self._carrier is not None:
+            self._carrier.close()
+            self._carrier = None
+
+    def discard(self) -> None:
+        super().discard()
+        if self.in_child:
+            return
+        with self.mutex:
+            unused, self._offered = self._offered, None
+        if unused is not None:
+            unused.close()
+        self._release_carrier()
+        self.carriers.ended(self)
