@@ -274,6 +274,7 @@ class Services:
         except Replayed as error:
             with self._lock:
                 again = self._answers.find(key)
+                self._under_way.pop(key, None)  # whoever gets this answer may send another copy
             # The relay waits for an answer with this uid, and hands this worker less until then.
             # One signature may be that of several uids: it does not tell where each field ends.
             named = is_reserved(envelope.destination.connection)
