@@ -19,9 +19,11 @@ import wsmux
 from wsmux import rpc
 from wsmux.bus.relay.rate_limiter import FixedWindow
 from wsmux.bus.wire.address import Address
+from wsmux.runtime.logs import forget
 
 from ..helpers.bus.relays import Node, metric, relay, served
 from ..helpers.raw_peer import BINARY, WAIT, raw_client, read_head, request, wait_for
+from ..helpers.rpc.raw_river import RawRiver
 
 # What an attacker would have stand at the start of a line, in what prints and what does not.
 FORGED = "CRITICAL root password changed"
@@ -124,7 +126,34 @@ def relay_floods(count: int) -> None:
         wait_for(lambda: metric(server, "relay_message_rx") == 2 * count, "all messages")
 
 
-ATTACKS = [refused_handshakes, broken_rules, failing_handlers, failing_calls, relay_floods]
+def broken_sessions(count: int) -> None:
+    with rpc.serve([], codec="json") as server:
+        for number in range(count):
+            with RawRiver.dial(server.port, "json", websocket=True, own=f"raw-{number}") as peer:
+                peer.attach(f"{SECRET}-{number}")
+                peer.send({"from": f"\n{FORGED}{NASTY}", "payload": SECRET})
+                assert peer.recv_end() == peer.clean
+
+
+def refused_sessions(count: int) -> None:
+    with rpc.serve([], codec="json") as server:
+        for _ in range(count):
+            with RawRiver.dial(server.port, "json", websocket=True, own=f"\n{NASTY}") as peer:
+                state = {"nextExpectedSeq": 1, "nextSentSeq": 1}
+                peer.hello(f"\n{FORGED}{SECRET}", {"expectedSessionState": state})
+                assert peer.status()["code"] == "SESSION_STATE_MISMATCH"
+                assert peer.recv_end() == peer.clean
+
+
+ATTACKS = [
+    refused_handshakes,
+    broken_rules,
+    failing_handlers,
+    failing_calls,
+    broken_sessions,
+    refused_sessions,
+    relay_floods,
+]
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
@@ -133,6 +162,32 @@ def test_an_attack_gets_a_line_a_second_and_none_of_its_own(
 ) -> None:
     attack(40)
     log.check()
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (
+            {"from": "another"},
+            "session of client 'raw' was ended: a message",
+        ),
+        ({"seq": 5}, "connection of client 'raw' was ended: message 5"),
+    ],
+    ids=["session", "connection"],
+)
+def test_the_log_says_which_rule_of_river_was_broken(
+    changed: dict[str, object], text: str, log: Log
+) -> None:
+    forget()  # the line of another test, a moment ago
+    with (
+        rpc.serve([], codec="json") as server,
+        RawRiver.dial(server.port, "json", websocket=True) as peer,
+    ):
+        peer.attach("session")
+        peer.send(changed)
+        assert peer.recv_end() == peer.clean
+    (line,) = log.check()
+    assert text in line
 
 
 @pytest.mark.long

@@ -173,20 +173,25 @@ def test_an_answer_that_the_codec_cannot_carry_ends_the_session(
 
 
 @pytest.mark.parametrize("first", ["handshake", "nothing"])
+@pytest.mark.parametrize("then", ["nonsense", "silence"])
 def test_a_connection_that_waits_for_its_end_rests(
-    first: str, monkeypatch: pytest.MonkeyPatch
+    first: str, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peer does not answer the Close, so that the server waits for a while."""
     polls: list[MessageTransport] = []
     on_poll(monkeypatch, polls.append)
     monkeypatch.setattr("wsmux.rpc.engine.dial.CLOSE_TIMEOUT", 0.2)
+    hasty = rpc.Options(heartbeat_interval=0.05, handshake_timeout=0.1)
+    options = hasty if then == "silence" else rpc.Options()
     with (
-        rpc.serve([], codec="json") as server,
+        rpc.serve([], codec="json", options=options) as server,
         RawRiver.dial(server.port, "json", websocket=True) as peer,
     ):
         if first == "handshake":
             peer.attach("session")
-        peer.send_bytes(b"nonsense")
-        assert peer.recv_frame()[0] == CLOSE_FRAME
+        if then == "nonsense":
+            peer.send_bytes(b"nonsense")
+        while peer.recv_frame()[0] != CLOSE_FRAME:
+            pass  # heartbeats
         wait_for(lambda: threads_of(server) == 0)
     assert len(polls) < 20

@@ -844,8 +844,14 @@ def message_transport(
 
 
 def hang_up(transport: MessageTransport, code: int, reason: str) -> None:
-    """Begin to close a transport after queued frames, from any thread and without blocking."""
+    """Begin to close a transport after queued frames, from any thread and without blocking.
+
+    One that is closing is left alone: an owner in its I/O thread that repeats this with each batch
+    would wake itself for the next one, for as long as the peer does not answer.
+    """
     with transport.mutex:
+        if transport.error is not None:
+            return
         transport.close_locked(code, reason)
     transport.flush()
     transport.wake()

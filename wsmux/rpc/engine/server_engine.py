@@ -319,6 +319,8 @@ class ServerEngine:
         if refused.response is None:  # the client is not told the reason
             _log.info("%s: a handshake got no answer: %s", channel.name, refused.reason)
         else:
+            # Without the reason, of which the id of a session may be a part.
+            _log.info("%s: a handshake was refused with %s", channel.name, refused.code)
             with channel.mutex:
                 channel.queue.add_data_locked([(refused.response, b"")])
         hang_up(channel)
@@ -335,7 +337,7 @@ class ServerEngine:
         session = record.session
         with record.order:
             over: list[ServerCall] = []
-            leaves = False
+            broken: GapError | SessionFailure | None = None
             with self.mutex:
                 if not record.current(attachment):
                     return  # it came over a connection that was replaced
@@ -343,16 +345,17 @@ class ServerEngine:
                     envelope = session.receive(frame, channel.now)
                 except GapError as error:
                     self._callbacks.add("protocol_error", "message_ordering_violated", str(error))
-                    envelope, leaves = None, True
+                    envelope, broken = None, error
                 except SessionFailure as error:
                     over = self._fail_locked(session, error, wakes)
-                    envelope, leaves = None, True
+                    envelope, broken = None, error
                 record.queue_locked()
                 if not session.full:
                     record.notify_room_locked(wakes)
             self.replies.finish(over)
-            if leaves:
+            if broken is not None:
                 hang_up(channel)
+                _tell(session, broken)
             elif envelope is not None:  # a message for a call, or new metadata
                 try:
                     if envelope.stream_id == REHANDSHAKE_STREAM:
@@ -361,10 +364,12 @@ class ServerEngine:
                         self.dispatcher.dispatch(record, envelope, len(frame), wakes)
                 except SessionFailure as failure:
                     self._destroy(record, attachment, channel, failure)
+                    _tell(session, failure)
 
     def _keep_time(self, record: SessionRecord, attachment: int, channel: MessageTransport) -> None:
         session, now = record.session, channel.now
         leaves = False
+        broken: SessionFailure | None = None
         wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
@@ -382,6 +387,7 @@ class ServerEngine:
                         self._ask_locked(record, now)
                 except SessionFailure as error:
                     over, leaves = self._fail_locked(session, error, wakes), True
+                    broken = error
                 record.queue_locked()
                 due = record.next_timer()
             channel.set_owner_timer(due)
@@ -389,6 +395,8 @@ class ServerEngine:
         self.replies.finish(over)
         if leaves:
             hang_up(channel)
+        if broken is not None:
+            _tell(session, broken)
 
     def _renew(
         self, record: SessionRecord, attachment: int, channel: MessageTransport, envelope: Envelope
@@ -411,6 +419,7 @@ class ServerEngine:
             if isinstance(checked, InvalidMetadata):
                 failure = SessionFailure(checked.reason, FailureKind.HANDSHAKE)
                 self._destroy(record, attachment, channel, failure)
+                _tell(session, failure)
             else:
                 self._renewed(record, attachment, channel, checked)
 
@@ -569,3 +578,9 @@ class ServerEngine:
         self.replies.finish(over)
         self._callbacks.close()
         self.dispatcher.close(deadline)
+
+
+def _tell(session: Session, broken: GapError | SessionFailure) -> None:
+    """Log what has ended a connection, or its session with it; call it without the mutex."""
+    what = "connection" if isinstance(broken, GapError) else "session"
+    _log.info("the %s of client %r was ended: %s", what, session.peer_id, broken)
