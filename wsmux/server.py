@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from .config import Config, Resume
 from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
@@ -27,7 +27,7 @@ from .mux.connection import Connection, StartOn
 from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
-from .protocols.registry import served_protocols
+from .protocols.registry import is_resumable, served_protocols
 from .runtime.deadline import Deadline
 from .runtime.hints import field_hints
 from .runtime.logs import logger
@@ -145,20 +145,32 @@ class Server(Acceptor):
             environ = self._request(sock, address, deadline)
             offered = check_upgrade(environ, self._origins)
             self._access.check(environ)
+            returns = self._guest().returns
+            if returns and not any(map(is_resumable, offered)):
+                self._refuse_another()
             if self._take(sock, environ, offered):
                 return None
             protocol = check_request(
                 environ, self._protocols, self._origins, self._sessions is not None
             )
+            if returns and not is_resumable(protocol):
+                self._refuse_another()
             sock = self._upgrade(sock, environ, protocol)
             with self._cut_by_shutdown(sock):
                 accepted = self._connection_options.accepted(
-                    sock, protocol, request_of(environ), self._sessions, deadline
+                    sock, protocol, request_of(environ), self._sessions, deadline, returns
                 )
             return accepted if isinstance(accepted, Connection) else None
         except (HandshakeError, OSError, RuntimeError) as error:
             self._refused(sock, address, error)
         return None
+
+    def _resumable(self) -> int:
+        return 0 if self._sessions is None else len(self._sessions)
+
+    def _refuse_another(self) -> NoReturn:
+        """Refuse a client that was let into a full server, and does not resume a connection."""
+        raise HandshakeError("as many connections are open as this server takes", 503)
 
     def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
         """Refuse a checked request, or serve it to its end; return false to leave it to the mux.

@@ -641,8 +641,8 @@ WORLDS: dict[str, tuple[Bounds, int]] = {
     "replays": (Bounds((1, 2), losses=2, replays=1), 50_000),
     "rollbacks": (Bounds((1, 2), losses=2, rollbacks=1), 80_000),
     "everything": (Bounds((1,), losses=2, closes=1, graces=1, replays=1), 75_000),
-    "room for two": (Bounds((1, 2, 1), limit=3, losses=2), 100_000),
-    "two replays": (Bounds((1, 2), losses=2, replays=2, closes=1), 100_000),
+    "room for two": (Bounds((1, 2, 1), limit=3, losses=2), 90_000),
+    "two replays": (Bounds((1,), losses=2, replays=2, closes=1), 150_000),
 }
 
 

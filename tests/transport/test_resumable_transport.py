@@ -1,132 +1,399 @@
-"""A resumable transport ends as the peer's END says, and keeps a bounded number of messages."""
+"""Take the carriers of a session away: what every call sees meanwhile, and how it ends."""
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import pytest
 
-from wsmux.config import Config
-from wsmux.exceptions import ConnectionClosed, WsmuxError
-from wsmux.protocols.base import Role
-from wsmux.protocols.framing import Opcode, encode_close
-from wsmux.protocols.resumable_framing import ResumableFraming
-from wsmux.protocols.resumption import LEAST_BUFFER, LEAST_KEPT, Session
-from wsmux.transport.resumable_transport import ResumableTransport
+import wsmux
+from wsmux.protocols.resumption import Hello, Welcome, parse_answer
+from wsmux.testing import FaultProxy
+from wsmux.transport.resumable_transport import Carrier, ResumableTransport
 
-from ..helpers.websocket_wire import frame
+from ..helpers.inside import multiplexer_of
+from ..helpers.raw_peer import BINARY, CLOSE_FRAME, RawPeer, close_payload, in_thread, raw_client
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for, wait_for_reader
+from ..helpers.wires import NAMES
 
-WAIT = 20.0
-CONFIG = Config()
-
-
-class NoCarriers:
-    """Find no other carrier; note whether one was asked for."""
-
-    def __init__(self) -> None:
-        self.searched = False
-
-    def started(self, transport: ResumableTransport) -> None: ...
-
-    def lost(self, transport: ResumableTransport) -> None:
-        self.searched = True
-        transport.lose("none is looked for here")
-
-    def found(self, transport: ResumableTransport) -> None: ...
-
-    def ended(self, transport: ResumableTransport) -> None: ...
-
-    def hurry(self) -> None: ...
-
-    def next_attempt(self) -> float | None:
-        return None
+SUBPROTOCOL = "wsmux.resume.v1+wsmux"
+ID = b"sixteen bytes id"
+END = b"\6"
+MIB = 1 << 20
 
 
-@dataclass
-class Ends:
-    """A transport of a server, and the socket of its peer."""
+class Pair(NamedTuple):
+    """Both ends of a resumable connection, and what is between."""
 
-    transport: ResumableTransport
-    peer: socket.socket
-    carriers: NoCarriers
+    client: wsmux.Connection
+    server: wsmux.Connection
+    proxy: FaultProxy
 
-    def run(self) -> WsmuxError | None:
-        """Run the I/O loop to its end, and return why it ended."""
-        for _ in self.transport.batches():
-            pass
-        return self.transport.error
+    def outage(self) -> None:
+        """Take the carrier away, and let no other through until ``over``."""
+        self.proxy.refusing = True
+        self.proxy.reset()
+        for end in (self.client, self.server):
+            wait_for(lambda end=end: end.stats().detached is not None)
 
-
-@pytest.fixture
-def ends() -> Iterator[Ends]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        peer = socket.create_connection(listener.getsockname())
-        ours, _ = listener.accept()
-    peer.settimeout(WAIT)
-    carriers = NoCarriers()
-    session = Session(bytes(16), LEAST_BUFFER, 60.0)
-    framing = ResumableFraming(Role.SERVER, CONFIG.max_message_size, 8, session)
-    with peer:
-        yield Ends(ResumableTransport(ours, framing, Role.SERVER, CONFIG, carriers), peer, carriers)
+    def over(self) -> None:
+        """Let the client through again."""
+        self.proxy.refusing = False
+        self.client.reconnect_now()
 
 
-END = b"\x06" + (4000).to_bytes(2, "big") + b"bye"
+@contextmanager
+def pair(
+    grace: float = WAIT, protocol: str = "wsmux", buffer: int = MIB, **options: Any
+) -> Iterator[Pair]:
+    resume = wsmux.Resume(grace=grace, buffer=buffer)
+    with (
+        wsmux.serve(
+            lambda connection: connection.wait_closed(),
+            protocols=[protocol],
+            resume=resume,
+            **options,
+        ) as server,
+        FaultProxy(server.port) as proxy,
+    ):
+        client = wsmux.connect(proxy.url, protocol=protocol, resume=resume, **options)
+        try:
+            wait_for(lambda: server.connections)
+            yield Pair(client, server.connections[0], proxy)
+        finally:
+            client.abort()
+            server.shutdown(0)
 
 
-def reset(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
+def joined(ends: Pair) -> tuple[wsmux.Stream, wsmux.Stream]:
+    """Open a stream, and take it at the other end."""
+    ours = ends.client.open_stream(timeout=WAIT)
+    ours.write(b"?")
+    theirs = ends.server.accept_stream(WAIT)
+    ours.timeout = theirs.timeout = WAIT
+    assert theirs.read(1) == b"?"
+    return ours, theirs
 
 
-@pytest.mark.parametrize("how", ["reset", "closed", "close frame", "close frame without a code"])
-def test_a_session_ends_as_end_says_however_its_carrier_ends(ends: Ends, how: str) -> None:
-    """A close frame that is sent again has no reason any more, and perhaps no code."""
-    batches = ends.transport.batches()
-    ends.peer.sendall(frame(Role.SERVER, Opcode.BINARY, END))
-    while ends.transport.session.peer_end is None:
-        next(batches)
-    if how == "reset":
-        reset(ends.peer)
-    else:
-        if how != "closed":
-            payload = b"" if "without" in how else encode_close(4000, "")
-            ends.peer.sendall(frame(Role.SERVER, Opcode.CLOSE, payload))
-        ends.peer.shutdown(socket.SHUT_WR)
-    for _ in batches:
-        pass
-    error = ends.transport.error
-    assert isinstance(error, ConnectionClosed)
-    assert (error.code, error.reason, error.side) == (4000, "bye", "remote")
-    assert not ends.carriers.searched
+@pytest.mark.parametrize("protocol", NAMES)
+@pytest.mark.parametrize("how", ["rst", "fin"])
+def test_streams_go_on_over_another_carrier(protocol: str, how: Any) -> None:
+    data = os.urandom(3 * MIB)
+    with pair(protocol=protocol) as ends:
+        ours, theirs = joined(ends)
+        ends.proxy.cut_after(MIB, MIB // 2, 7, way="up", how=how)
+        writing = in_thread(ours.write, data)
+        received = bytearray()
+        while len(received) < len(data):
+            received += theirs.read(65536)
+        writing.result(WAIT)
+        assert received == data
+        assert not ends.proxy.cutting
+        assert ends.client.stats().reconnects >= 2  # the last cut may have met a handshake
 
 
-def test_a_session_ends_as_end_says_when_a_send_fails_first(ends: Ends) -> None:
-    """The thread that sends may notice before the one that reads."""
-    batches = ends.transport.batches()
-    ends.peer.sendall(frame(Role.SERVER, Opcode.BINARY, END))
-    while ends.transport.session.peer_end is None:
-        next(batches)
-    ends.transport.queue.suspended = True
-    for _ in batches:
-        pass
-    error = ends.transport.error
-    assert isinstance(error, ConnectionClosed)
-    assert (error.code, error.reason, error.side) == (4000, "bye", "remote")
+def test_both_ends_that_fill_all_buffers_go_on() -> None:
+    """Neither reads until both write as much as fits, and the carrier is cut meanwhile."""
+    data = os.urandom(3 * MIB)
+    with pair(buffer=256 * 1024) as ends:
+        ours, theirs = joined(ends)
+        writing = [in_thread(stream.write, data) for stream in (ours, theirs)]
+        for end in (ends.client, ends.server):
+            wait_for(lambda end=end: end.stats().waiting_writers)
+        ends.outage()
+        ends.over()
+        for reader in (ours, theirs):
+            received = bytearray()
+            while len(received) < len(data):
+                received += reader.read(65536)
+            assert received == data
+        for each in writing:
+            each.result(WAIT)
 
 
-def test_a_peer_that_acknowledges_nothing_and_causes_answers_is_given_up(ends: Ends) -> None:
-    """Data would wait for room; what goes before it does not."""
-    session, queue = ends.transport.session, ends.transport.queue
-    enough = (2 * session.limit + CONFIG.max_message_size) // LEAST_KEPT + 1
-    for _ in range(enough):
-        session.keep((b"\x00answer", b""))
-    assert queue.has_room_locked(False)
-    ends.peer.sendall(frame(Role.SERVER, Opcode.BINARY, b"\x00question"))
-    error = ends.run()
-    assert isinstance(error, ConnectionClosed)
-    assert (error.code, error.side) == (1008, "local")
-    assert error.reason == f"{enough} messages are not acknowledged, which exceeds Resume.buffer"
-    assert not ends.carriers.searched
+@pytest.mark.parametrize("code", [1000, 1001, 1012])
+def test_a_close_frame_without_an_end_is_only_a_lost_carrier(code: int) -> None:
+    """So API gateways end WebSockets that are an hour old."""
+    with server_alone() as (server, peer, welcome):
+        (connection,) = server.connections
+        peer.send_frame(CLOSE_FRAME, close_payload(code))
+        wait_for(lambda: connection.stats().detached is not None)
+        text = str(connection.explain())
+        assert f"closed with code {code}" in text
+        with raw_client(server.port, subprotocol=SUBPROTOCOL) as again:
+            again.send_frame(BINARY, Hello(ID, welcome.epoch, 1, True).encode(welcome.key))
+            assert isinstance(parse_answer(again.recv_message()), Welcome)
+            wait_for(lambda: connection.stats().reconnects == 1)
+            assert not connection.closed
+
+
+@contextmanager
+def server_alone(**options: Any) -> Iterator[tuple[wsmux.Server, RawPeer, Welcome]]:
+    """Serve a client by hand that has begun a session."""
+    with wsmux.serve(lambda connection: connection.wait_closed(), resume=True, **options) as server:
+        try:
+            with raw_client(server.port, subprotocol=SUBPROTOCOL) as peer:
+                peer.send_frame(BINARY, Hello(ID).encode(None))
+                welcome = parse_answer(peer.recv_message())
+                assert isinstance(welcome, Welcome)
+                wait_for(lambda: server.connections)
+                yield server, peer, welcome
+        finally:
+            server.shutdown(0)
+
+
+@pytest.mark.parametrize("how", ["silent", "fin", "rst"])
+def test_the_end_that_a_peer_told_is_the_reason_however_its_carrier_ends(how: str) -> None:
+    config = wsmux.Config(ping_interval=0.1, ping_timeout=0.1)
+    with server_alone(config=config) as (server, peer, _):
+        (connection,) = server.connections
+        peer.send_frame(BINARY, END + struct.pack(">H", 1001) + b"bye")
+        if how == "fin":
+            peer.sock.close()
+        elif how == "rst":
+            wait_for(lambda: connection.stats().bytes_received)
+            peer.reset()
+        assert connection.wait_closed(WAIT)
+        assert isinstance(connection.error, wsmux.ConnectionClosed)
+        assert (connection.close_code, connection.error.side) == (1001, "remote")
+
+
+def test_a_peer_that_acknowledges_nothing_loses_its_carrier_only() -> None:
+    # The credit of a stream must not end first: then nothing would wait for the peer's system.
+    config = wsmux.Config(stall_timeout=0.3, ping_interval=None, receive_window=4 * MIB)
+    with pair(config=config, buffer=256 * 1024) as ends:
+        ours, _ = joined(ends)
+        ends.proxy.lose("down")
+        writing = in_thread(ours.write, bytes(MIB))
+        wait_for(lambda: ends.client.stats().reconnects or ends.client.stats().detached)
+        ends.proxy.reset()
+        assert ends.client.stats().unacknowledged_bytes <= 256 * 1024 + 64 * 1024
+        taken = ends.server
+        assert not taken.closed
+        assert not writing.done() or writing.result() == MIB
+
+
+def test_a_black_hole_is_found_by_pings() -> None:
+    config = wsmux.Config(ping_interval=0.1, ping_timeout=0.2)
+    with pair(config=config) as ends:
+        ours, theirs = joined(ends)
+        ends.proxy.lose("up", "down")
+        wait_for(lambda: ends.client.stats().detached is not None)
+        ends.proxy.reset()
+        ours.write(b"after")
+        assert theirs.read(5) == b"after"
+
+
+# During an outage
+
+Call = Callable[[Pair, wsmux.Stream], object]
+
+WAITING: dict[str, Call] = {
+    "read": lambda ends, stream: stream.read(1),
+    "write": lambda ends, stream: stream.write(bytes(8 * MIB)),
+    "accept_stream": lambda ends, stream: ends.client.accept_stream(),
+    "ping": lambda ends, stream: ends.client.ping(WAIT),
+    "wait_drained": lambda ends, stream: ends.client.wait_drained(),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in WAITING if name != "wait_drained"])
+def test_a_lost_session_ends_every_call_that_waits(name: str) -> None:
+    with pair(grace=1.0) as ends:
+        ours, _ = joined(ends)
+        waiting = in_thread(WAITING[name], ends, ours)
+        ends.outage()
+        with pytest.raises(wsmux.ResumeLost) as error:
+            waiting.result(WAIT)
+        assert error.value.code == 1006
+        assert "there was no connection for 1 s" in error.value.why
+        assert error.value.acknowledged >= 0
+        if name == "write":
+            assert error.value.unacknowledged > 0
+        assert ends.server.wait_closed(WAIT)
+        assert isinstance(ends.server.error, wsmux.ResumeLost)
+        with pytest.raises(wsmux.ResumeLost):
+            ends.client.open_stream(timeout=WAIT)
+
+
+def test_timeouts_and_deadlines_run_on() -> None:
+    with pair() as ends:
+        ours, theirs = joined(ends)
+        ends.outage()
+        ours.timeout = 0.05
+        with pytest.raises(TimeoutError):
+            ours.read(1)
+        ours.timeout = WAIT
+        with wsmux.deadline(0.05), pytest.raises(TimeoutError):
+            ours.read(1)
+        with pytest.raises(TimeoutError):
+            ends.client.ping(0.05)
+        ends.over()
+        theirs.write(b"x")
+        assert ours.read(1) == b"x"
+
+
+def test_a_half_close_and_a_reset_arrive_after_it() -> None:
+    with pair() as ends:
+        one, other = joined(ends)
+        two, another = joined(ends)
+        ends.outage()
+        one.write(b"last")
+        one.close_write()
+        two.reset(77)
+        ends.over()
+        assert other.read() == b"last"
+        with pytest.raises(wsmux.StreamReset) as error:
+            another.read(1)
+        assert error.value.code == 77
+
+
+def test_streams_opened_and_going_away_are_told_after_it() -> None:
+    with pair() as ends:
+        joined(ends)  # until the first answer, nothing can be written before one
+        ends.outage()
+        stream = ends.client.open_stream(timeout=WAIT)
+        stream.write(b"new")
+        ends.client.go_away()
+        ends.over()
+        assert ends.server.accept_stream(WAIT).read(3) == b"new"
+        with pytest.raises(wsmux.WsmuxError):
+            ends.server.open_stream(timeout=WAIT)
+        stream.reset()
+
+
+@pytest.mark.parametrize("closer", ["client", "server"])
+def test_a_close_is_told_after_it(closer: str) -> None:
+    with pair() as ends:
+        ours, theirs = joined(ends)
+        ends.outage()
+        end, other = ends.client, ends.server
+        stream, reader = ours, theirs
+        if closer == "server":
+            end, other, stream, reader = other, end, theirs, ours
+        stream.write(b"last words")
+        stream.close_write()
+        closing = in_thread(end.close, WAIT, code=1000, reason="enough")
+        wait_for(lambda: end.closed)
+        ends.over()
+        assert reader.read() == b"last words"
+        closing.result(WAIT)
+        assert other.wait_closed(WAIT)
+        assert (other.close_code, other.close_reason) == (1000, "enough")
+
+
+def test_a_close_in_it_takes_no_longer_than_told() -> None:
+    with pair() as ends:
+        ends.outage()
+        ends.client.close(0.05)
+        assert ends.client.wait_closed(WAIT)
+        assert ends.client.close_code == 1000
+
+
+def test_it_is_explained() -> None:
+    with pair() as ends:
+        ours, _ = joined(ends)
+        ends.outage()
+        ours.write(b"12345")
+        text = str(ends.client.explain())
+        assert "no connection for" in text
+        stats = ends.client.stats()
+        assert stats.detached is not None
+        assert stats.reconnects == 0
+        ends.over()
+        wait_for(lambda: ends.client.stats().reconnects == 1)
+        assert ends.client.stats().detached is None
+
+
+def test_reconnect_now_leaves_a_carrier_that_works() -> None:
+    with pair() as ends:
+        ours, theirs = joined(ends)
+        for count in (1, 2, 3):
+            ends.client.reconnect_now()
+            wait_for(lambda count=count: ends.client.stats().reconnects == count)
+            ours.write(b"x")
+            assert theirs.read(1) == b"x"
+        ends.server.reconnect_now()  # a server cannot, and does nothing
+        assert ends.server.stats().detached is None
+
+
+def test_abort_ends_it() -> None:
+    with pair() as ends:
+        ours, _ = joined(ends)
+        ends.outage()
+        reading = in_thread(ours.read, 1)
+        wait_for_reader(ends.client)
+        ends.client.abort()
+        with pytest.raises(wsmux.ConnectionClosedError):
+            reading.result(WAIT)
+        assert ends.client.wait_closed(WAIT)
+
+
+@pytest.mark.parametrize("outage", [False, True])
+def test_a_forked_child_gets_typed_errors_and_its_parent_goes_on(outage: bool) -> None:
+    with pair() as ends:
+        ours, theirs = joined(ends)
+        if outage:
+            ends.outage()
+        if (child := os.fork()) == 0:
+            try:
+                ends.client.reconnect_now()
+                ends.server.reconnect_now()
+                try:
+                    ours.read(1)
+                except wsmux.ForkedError:
+                    os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        ends.over()
+        theirs.write(b"x")
+        assert ours.read(1) == b"x"
+
+
+# Carriers that are offered
+
+
+def test_a_carrier_that_comes_while_another_is_attached_replaces_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with server_alone() as (server, peer, welcome):
+        (connection,) = server.connections
+        transport = multiplexer_of(connection).transport
+        assert isinstance(transport, ResumableTransport)
+        late, other = socket.socketpair()
+        session = transport.session
+        check = session.check_oldest
+
+        def check_oldest(oldest: int) -> None:
+            check(oldest)
+            if session.generation == 0:  # the first time
+                monkeypatch.undo()
+                assert transport.offer(Carrier(late, 0, 2, 0, True))
+
+        monkeypatch.setattr(session, "check_oldest", check_oldest)
+        with (
+            RawPeer(other, masks=True) as second,
+            raw_client(server.port, subprotocol=SUBPROTOCOL) as first,
+        ):
+            first.send_frame(BINARY, Hello(ID, welcome.epoch, 1, True).encode(welcome.key))
+            assert isinstance(parse_answer(second.recv_message()), Welcome)
+            wait_for(lambda: transport.session.generation == 2)
+            first.recv_to_end()
+
+
+def test_a_transport_that_has_ended_takes_no_carrier() -> None:
+    with server_alone() as (server, _, _):
+        (connection,) = server.connections
+        transport = multiplexer_of(connection).transport
+        assert isinstance(transport, ResumableTransport)
+        connection.abort()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            assert not transport.offer(Carrier(ours, 0, 1))

@@ -283,15 +283,17 @@ class Acceptor(ABC):
         Raises:
             HandshakeError: there is no room for it; nothing is counted then.
         """
-        guest = self._admission.arrive(address[0] if address else "")
+        guest = self._admission.arrive(address[0] if address else "", self._resumable())
         thread = daemon_thread(
             target=self._run,
             args=(sock, address),
             name=f"wsmux-{self.port}-{address[1] if address else 'unix'}",
         )
         # Only this thread adds connections.
-        full = len(self._threads) - self._admission.leaving >= self._max_connections
-        if full and not self._admission.make_room():
+        beyond = len(self._threads) - self._admission.leaving - self._max_connections
+        if 0 <= beyond < guest.spare:
+            guest.returns = True
+        elif beyond >= 0 and not self._admission.make_room():
             self._admission.leave(guest)
             _log.warning("%s is full: %d connections are open", self.url, self._max_connections)
             raise HandshakeError(f"{self._max_connections} connections are already open", 503)
@@ -303,6 +305,10 @@ class Acceptor(ABC):
             _log.warning("%s cannot start a thread for a connection: %s", self.url, error)
             self._let_go(thread)
             raise HandshakeError("no thread for this connection", 503) from error
+
+    def _resumable(self) -> int:
+        """Return how many connections clients may return to, each with another socket."""
+        return 0
 
     def _let_go(self, thread: threading.Thread) -> None:
         """Remove a thread, and stop counting its connection."""

@@ -105,12 +105,14 @@ class ConnectionOptions:
         request: Request | None,
         sessions: ResumableSessions | None,
         deadline: Deadline,
+        returns: bool = False,
     ) -> Connection | OneShotEvent:
         """Return the connection of a client over a WebSocket after its handshake.
 
         Args:
             protocol: from ``check_request``.
             sessions: those of the server, if it resumes connections.
+            returns: the client may only resume one, since the server is full.
 
         If the socket went to a connection that it resumes, an event is returned that is set once
         that has closed it.
@@ -121,7 +123,7 @@ class ConnectionOptions:
         """
         if sessions is None or not is_resumable(protocol):
             return self.over_websocket(sock, Role.SERVER, protocol, request)
-        session = sessions.greet(sock, deadline)
+        session = sessions.greet(sock, deadline, returns)
         if isinstance(session, OneShotEvent):
             return session
         try:

@@ -127,13 +127,8 @@ class Reconnector:
                     self._runs = False
                     return
                 self._wanted = self._hurry = False
-            try:
-                self._search(transport)
-            except Exception as error:
-                _log.exception("%s cannot reconnect", transport.name)
-                transport.lose(f"{type(error).__name__}: {error}")
-            finally:
-                self._next = None
+            self._search(transport)
+            self._next = None
 
     def _search(self, transport: ResumableTransport) -> None:
         """Connect again and again, until there is a carrier or the transport has ended."""
@@ -146,6 +141,9 @@ class Reconnector:
             except (OSError, WsmuxError) as error:
                 _log.debug("%s: an attempt to reconnect failed: %s", transport.name, error)
                 transport.attempt = str(error)
+            except Exception as error:  # of the application's function that returns the headers
+                _log.warning("%s cannot connect again", transport.name, exc_info=error)
+                transport.attempt = f"{type(error).__name__}: {error}"
             self._pause(backoff.next())
 
     def _attempt(self, transport: ResumableTransport, deadline: Deadline) -> bool:

@@ -64,12 +64,20 @@ class ResumableSessions:
         self._detached: OrderedDict[bytes, ResumableTransport] = OrderedDict()
         self._stopping = False
 
-    def greet(self, sock: socket.socket, deadline: Deadline) -> Session | OneShotEvent:
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def greet(
+        self, sock: socket.socket, deadline: Deadline, returns: bool = False
+    ) -> Session | OneShotEvent:
         """Read the HELLO that comes over a new carrier, and answer it.
 
         Blocks until it has arrived. Returns the new session, of which the caller owns the socket;
         or, if the socket went to the session it resumes, an event that is set once that has closed
         it.
+
+        Args:
+            returns: no new session is begun, since the server is full.
 
         Raises:
             HandshakeError: it was refused, or is no HELLO; the socket is closed.
@@ -78,10 +86,14 @@ class ResumableSessions:
         try:
             message = receive_greeting(sock, Role.SERVER, deadline)
             hello, signed, mac = parse_hello(message)
-            found = self._find(hello, signed, mac)
+            found = self._find(hello, signed, mac, returns)
             if isinstance(found, Session):
                 welcome = found.welcome()._replace(key=found.key)
-                send_greeting(sock, Role.SERVER, welcome.encode(), deadline)
+                try:
+                    send_greeting(sock, Role.SERVER, welcome.encode(), deadline)
+                except BaseException:
+                    self.forget(found)
+                    raise
                 return found
             if isinstance(found, ResumableTransport):
                 released = OneShotEvent()
@@ -91,6 +103,8 @@ class ResumableSessions:
                 if found.offer(carrier):
                     return released
                 found = Refusal(True, "the session has just ended")
+            if found is None:  # no answer, so the client tries again
+                raise HandshakeError("a client came back to a session that is still being made")
             send_greeting(sock, Role.SERVER, found.encode(), deadline)
             raise HandshakeError(f"a client may not resume: {found.reason}")
         except WsmuxError as error:
@@ -103,21 +117,29 @@ class ResumableSessions:
             raise
 
     def _find(
-        self, hello: Hello, signed: bytes, mac: bytes
-    ) -> Session | ResumableTransport | Refusal:
-        """Return the new session, the transport of the one that is resumed, or a refusal."""
+        self, hello: Hello, signed: bytes, mac: bytes, returns: bool
+    ) -> Session | ResumableTransport | Refusal | None:
+        """Return the new session, the transport of the one that is resumed, or a refusal.
+
+        ``None`` if its transport is still being made: the client may have read WELCOME, lost the
+        first carrier and come back before the thread that sent it goes on.
+        """
         with self._lock:
             entry = self._entries.get(hello.session)
             if self._stopping:
                 return Refusal(True, "the server shuts down")
             if not hello.resuming:
+                if returns:
+                    return Refusal(False, "as many connections are open as this server takes")
                 if entry is not None:
                     return Refusal(False, "there is a session of this id")
                 return self._new_locked(hello)
-            if entry is None or entry.transport is None or hello.epoch != self._epoch:
+            if entry is None or hello.epoch != self._epoch:
                 return Refusal(True, "this server does not have the session")
             if not is_signed(entry.session.key, signed, mac):
                 return Refusal(False, "HELLO is not signed with the key of the session")
+            if entry.transport is None:
+                return None
             if hello.generation <= entry.generation:
                 return Refusal(False, "a later carrier was there before")
             entry.generation = hello.generation

@@ -49,10 +49,12 @@ class Guest:
         "number",
         "patience",
         "refused",
+        "returns",
         "sock",
+        "spare",
     )
 
-    def __init__(self, address: Address | None, number: int) -> None:
+    def __init__(self, address: Address | None, number: int, spare: int) -> None:
         self.address = address  # of the socket's peer
         self.number = number  # the order of arrival
         self.patience = Deadline(PATIENCE, outlives=True)
@@ -60,6 +62,8 @@ class Guest:
         self.by_connection: str | None = None
         self.held = 0  # bytes of its head
         self.refused = False  # in favour of other clients, during its handshake
+        self.spare = spare  # how many more than the limit there may be, to return
+        self.returns = False  # one of those: it may only resume a connection that is counted
         self.sock: socket.socket | None = None  # the one on which TLS or the head is awaited
 
 
@@ -94,13 +98,16 @@ class Admission:
 
     # Connections of our own servers: arrive, hold, settle, leave
 
-    def arrive(self, peer: str) -> Guest:
+    def arrive(self, peer: str, spare: int = 0) -> Guest:
         """Count a connection accepted from an address, and its handshake.
+
+        A client that returns to a connection is counted beside it until both are one. So the
+        address may have ``spare`` more, of which ``Guest.returns`` is set.
 
         Raises:
             HandshakeError: that address has too many, with 429. Nothing is counted then.
         """
-        return self._arrive(peer, opening=True)
+        return self._arrive(peer, opening=True, spare=spare)
 
     def hold(self, guest: Guest, size: int) -> None:
         """Record how many bytes of a head have arrived; if all heads are too large, drop the worst.
@@ -205,12 +212,12 @@ class Admission:
 
     # Counting
 
-    def _arrive(self, peer: str, *, opening: bool) -> Guest:
+    def _arrive(self, peer: str, *, opening: bool, spare: int = 0) -> Guest:
         address = address_of(peer)
         key = None if self._proxies.trusts(address) else counted_as(address)
         most = self._most_opening if opening else None
         with self._lock:
-            guest = Guest(address, self._arrived)
+            guest = Guest(address, self._arrived, spare)
             full = key is not None and most is not None and self._handshakes[key] >= most
             if not full and self._count_locked(guest, key):
                 self._arrived += 1
@@ -238,7 +245,9 @@ class Admission:
         if key is None:
             return True
         if most is not None and self._connections[key] >= most:
-            return False
+            if self._connections[key] >= most + guest.spare:
+                return False
+            guest.returns = True
         self._connections[key] += 1
         guest.by_connection = key
         return True

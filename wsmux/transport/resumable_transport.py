@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from ..config import Config
-from ..exceptions import CloseCode, ResumeLost, closed_error
+from ..exceptions import CloseCode, ConnectionClosed, ResumeLost, closed_error
 from ..protocols.base import Role
 from ..protocols.framing import Received
 from ..protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
@@ -134,8 +134,10 @@ class ResumableTransport(MessageTransport):
         return True
 
     def replace_carrier(self) -> None:
-        """Give up the present carrier, and search for another at once."""
+        """Give up the present carrier, and search for another at once; only a client can."""
         with self.mutex:
+            if self.cut or self.role is not Role.CLIENT:  # in a forked child, it is cut
+                return
             self._leave_carrier_locked("another was asked for")
         self.wake()
         self.carriers.hurry()
@@ -196,15 +198,8 @@ class ResumableTransport(MessageTransport):
                 if not self.queue.suspended:  # otherwise that carrier is lost already
                     yield from super()._rounds()
         finally:
-            self._take_end()
-
-    def _take_end(self) -> None:
-        """End as the peer's END says, if it has come, however the carrier ends."""
-        end = self.session.peer_end
-        if end is not None:
-            with self.mutex:
-                if self.error is None:
-                    self._end_locked(closed_error(*end, "remote"))
+            # However the carrier ended: the peer, which ended the session before, has said why.
+            self._note_peer_end()
 
     def _outlives(self, reason: str) -> bool:
         if not self._is_wanted():
@@ -214,11 +209,22 @@ class ResumableTransport(MessageTransport):
         return True
 
     def _end_of_file(self) -> None:
-        self._take_end()
+        self._note_peer_end()
         super()._end_of_file()
 
+    def _lose_peer_locked(self, error: ConnectionClosed) -> None:
+        end = self.session.peer_end
+        super()._lose_peer_locked(error if end is None else closed_error(*end, "remote"))
+
+    def _note_peer_end(self) -> None:
+        end = self.session.peer_end
+        if end is not None:
+            with self.mutex:
+                if self.error is None:
+                    self._end_locked(closed_error(*end, "remote"))
+
     def _close_received(self, payload: bytes) -> None:
-        self._take_end()
+        self._note_peer_end()
         super()._close_received(payload)
 
     def _account(self) -> None:
@@ -363,6 +369,8 @@ class ResumableTransport(MessageTransport):
             self.detached, self.lost_by, self.attempt = None, "", ""
             self.reconnects += 1
             self._paused = False
+            if self._offered is not None:  # meanwhile, when there was no carrier to leave
+                self._leave_carrier_locked("it was replaced by another")
         self._carrier = carrier
         self.carriers.found(self)
         self.flush()

@@ -1,0 +1,157 @@
+"""A client finds the next carrier of its connection: with what headers, how often, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import wsmux
+from wsmux.testing import FaultProxy
+
+from ..helpers.raw_peer import in_thread
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for
+
+Headers = dict[str, str]
+
+
+@contextmanager
+def joined(grace: float = WAIT, **options: Any) -> Iterator[tuple[wsmux.Connection, FaultProxy]]:
+    """Yield a resumable connection, and the proxy that it goes through."""
+    served = {"token": options.pop("token", None)}
+    resume = wsmux.Resume(grace=grace)
+    with (
+        wsmux.serve(lambda each: each.wait_closed(), resume=resume, **served) as server,
+        FaultProxy(server.port) as proxy,
+    ):
+        connection = wsmux.connect(proxy.url, resume=resume, **options)
+        try:
+            yield connection, proxy
+        finally:
+            connection.abort()
+            server.shutdown(0)
+
+
+def test_it_connects_again_at_once_after_a_cut() -> None:
+    with joined() as (connection, proxy):
+        proxy.reset()
+        wait_for(lambda: connection.stats().reconnects == 1)
+        assert connection.ping(WAIT) > 0
+        assert proxy.accepted == 2
+
+
+def test_headers_are_asked_for_with_each_attempt() -> None:
+    asked: list[Headers] = []
+
+    def headers() -> Headers:
+        asked.append({"Authorization": f"Bearer {'old' if len(asked) < 2 else 'new'}"})
+        return asked[-1]
+
+    accepted = {"old"}
+    with joined(headers=headers, token=accepted.__contains__) as (connection, proxy):
+        assert len(asked) == 1
+        accepted.clear()
+        accepted.add("new")
+        proxy.reset()
+        wait_for(lambda: connection.stats().reconnects == 1)
+        assert [each["Authorization"] for each in asked] == [
+            "Bearer old",
+            "Bearer old",
+            "Bearer new",
+        ]
+
+
+def test_headers_that_cannot_be_had_for_a_moment_fail_one_attempt() -> None:
+    calls = 0
+
+    def headers() -> Headers:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyError("the vault is sealed")
+        return {}
+
+    with joined(headers=headers) as (connection, proxy):
+        proxy.reset()
+        wait_for(lambda: connection.stats().reconnects == 1)
+        assert calls == 3
+
+
+def test_an_attempt_that_failed_is_told_while_the_next_one_waits() -> None:
+    with joined() as (connection, proxy):
+        proxy.refusing = True
+        proxy.reset()
+        wait_for(lambda: "the last attempt failed" in str(connection.explain()))
+        proxy.refusing = False
+        connection.reconnect_now()
+        wait_for(lambda: connection.stats().reconnects == 1)
+
+
+CALLS = {
+    "read": lambda connection, stream: stream.read(1),
+    "write": lambda connection, stream: stream.write(bytes(8 << 20)),
+    "open": lambda connection, stream: [connection.open_stream() for _ in range(10_000)],
+    "accept": lambda connection, stream: connection.accept_stream(),
+    "ping": lambda connection, stream: connection.ping(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_after_the_grace_each_waiting_call_raises_how_much_was_acknowledged(call: str) -> None:
+    with joined(grace=0.5) as (connection, proxy):
+        stream = connection.open_stream(WAIT)
+        stream.write(b"x")
+        wait_for(lambda: not connection.stats().queued_bytes)
+        proxy.refusing = True
+        proxy.reset()
+        waiting = in_thread(CALLS[call], connection, stream)
+        with pytest.raises(wsmux.ResumeLost) as error:
+            waiting.result(WAIT)
+        assert "there was no connection for 0.5 s (the last attempt: " in str(error.value)
+        assert error.value.acknowledged + error.value.unacknowledged > 0
+        assert connection.closed
+        assert connection.close_code == 1006
+
+
+def test_another_server_does_not_know_the_session_and_that_is_final() -> None:
+    with joined() as (connection, proxy), wsmux.serve(lambda each: None, resume=True) as other:
+        proxy.target = ("127.0.0.1", other.port)
+        proxy.reset()
+        assert connection.wait_closed(WAIT)
+        assert "this server does not have the session" in str(connection.error)
+
+
+def test_a_server_that_does_not_resume_any_more_is_asked_until_the_grace_is_over() -> None:
+    with joined(grace=0.5) as (connection, proxy), wsmux.serve(lambda each: None) as other:
+        proxy.target = ("127.0.0.1", other.port)
+        proxy.reset()
+        assert connection.wait_closed(WAIT)
+        assert isinstance(connection.error, wsmux.ResumeLost)
+        assert "no common subprotocol" in str(connection.error)
+
+
+def test_without_resuming_the_connection_is_an_ordinary_one() -> None:
+    with wsmux.serve(lambda each: each.wait_closed()) as server:
+        with wsmux.connect(server.url, resume=True) as connection:
+            assert not connection.resumable
+            connection.reconnect_now()
+            assert connection.ping(WAIT) > 0
+        server.shutdown(0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        ({"resume": 60}, TypeError, "resume must be True, False or a wsmux.Resume, not 60"),
+        ({"resume": True, "subprotocol": "mine"}, ValueError, "leave subprotocol= out"),
+        ({"resume": True, "url": "tcp://127.0.0.1:9"}, ValueError, "is a plain socket"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused_before_connecting(
+    wrong: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text.replace(".", r"\.").replace("(", r"\(")):
+        wsmux.connect(**{"url": "ws://127.0.0.1:9", **wrong})

@@ -1,0 +1,132 @@
+"""A resumable transport ends as the peer's END says, and keeps a bounded number of messages."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from wsmux.config import Config
+from wsmux.exceptions import ConnectionClosed, WsmuxError
+from wsmux.protocols.base import Role
+from wsmux.protocols.framing import Opcode, encode_close
+from wsmux.protocols.resumable_framing import ResumableFraming
+from wsmux.protocols.resumption import LEAST_BUFFER, LEAST_KEPT, Session
+from wsmux.transport.resumable_transport import ResumableTransport
+
+from ..helpers.websocket_wire import frame
+
+WAIT = 20.0
+CONFIG = Config()
+
+
+class NoCarriers:
+    """Find no other carrier; note whether one was asked for."""
+
+    def __init__(self) -> None:
+        self.searched = False
+
+    def started(self, transport: ResumableTransport) -> None: ...
+
+    def lost(self, transport: ResumableTransport) -> None:
+        self.searched = True
+        transport.lose("none is looked for here")
+
+    def found(self, transport: ResumableTransport) -> None: ...
+
+    def ended(self, transport: ResumableTransport) -> None: ...
+
+    def hurry(self) -> None: ...
+
+    def next_attempt(self) -> float | None:
+        return None
+
+
+@dataclass
+class Ends:
+    """A transport of a server, and the socket of its peer."""
+
+    transport: ResumableTransport
+    peer: socket.socket
+    carriers: NoCarriers
+
+    def run(self) -> WsmuxError | None:
+        """Run the I/O loop to its end, and return why it ended."""
+        for _ in self.transport.batches():
+            pass
+        return self.transport.error
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    peer.settimeout(WAIT)
+    carriers = NoCarriers()
+    session = Session(bytes(16), LEAST_BUFFER, 60.0)
+    framing = ResumableFraming(Role.SERVER, CONFIG.max_message_size, 8, session)
+    with peer:
+        yield Ends(ResumableTransport(ours, framing, Role.SERVER, CONFIG, carriers), peer, carriers)
+
+
+END = b"\x06" + (4000).to_bytes(2, "big") + b"bye"
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.mark.parametrize("how", ["reset", "closed", "close frame", "close frame without a code"])
+def test_a_session_ends_as_end_says_however_its_carrier_ends(ends: Ends, how: str) -> None:
+    """A close frame that is sent again has no reason any more, and perhaps no code."""
+    batches = ends.transport.batches()
+    ends.peer.sendall(frame(Role.SERVER, Opcode.BINARY, END))
+    while ends.transport.session.peer_end is None:
+        next(batches)
+    if how == "reset":
+        reset(ends.peer)
+    else:
+        if how != "closed":
+            payload = b"" if "without" in how else encode_close(4000, "")
+            ends.peer.sendall(frame(Role.SERVER, Opcode.CLOSE, payload))
+        ends.peer.shutdown(socket.SHUT_WR)
+    for _ in batches:
+        pass
+    error = ends.transport.error
+    assert isinstance(error, ConnectionClosed)
+    assert (error.code, error.reason, error.side) == (4000, "bye", "remote")
+    assert not ends.carriers.searched
+
+
+def test_a_session_ends_as_end_says_when_a_send_fails_first(ends: Ends) -> None:
+    """The thread that sends may notice before the one that reads."""
+    batches = ends.transport.batches()
+    ends.peer.sendall(frame(Role.SERVER, Opcode.BINARY, END))
+    while ends.transport.session.peer_end is None:
+        next(batches)
+    ends.transport.queue.suspended = True
+    for _ in batches:
+        pass
+    error = ends.transport.error
+    assert isinstance(error, ConnectionClosed)
+    assert (error.code, error.reason, error.side) == (4000, "bye", "remote")
+
+
+def test_a_peer_that_acknowledges_nothing_and_causes_answers_is_given_up(ends: Ends) -> None:
+    """Data would wait for room; what goes before it does not."""
+    session, queue = ends.transport.session, ends.transport.queue
+    enough = (2 * session.limit + CONFIG.max_message_size) // LEAST_KEPT + 1
+    for _ in range(enough):
+        session.keep((b"\x00answer", b""))
+    assert queue.has_room_locked(False)
+    ends.peer.sendall(frame(Role.SERVER, Opcode.BINARY, b"\x00question"))
+    error = ends.run()
+    assert isinstance(error, ConnectionClosed)
+    assert (error.code, error.side) == (1008, "local")
+    assert error.reason == f"{enough} messages are not acknowledged, which exceeds Resume.buffer"
+    assert not ends.carriers.searched
