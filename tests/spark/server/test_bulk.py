@@ -377,7 +377,7 @@ def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
     """The guard of every test fails it if memory grows by 64 MiB; this writes and reads 256."""
     batch = big(2 * MIB)
     with (
-        serve_data(tmp_path, file_format="arrow", sync=False) as server,
+        serve_data(tmp_path, sync=False) as server,
         rpc.connect(server.url) as calls,
         wsmux.connect(server.url, timeout=WAIT) as streams,
     ):

@@ -31,8 +31,7 @@ from ...server import Server
 from ..protocol import READ, WRITE
 from ..store.base import DAY, DatasetStore, Retention, TopicStore
 from ..store.datasets import DeltaDatasets
-from ..store.directory_stores import DirectoryTopics
-from ..store.memory import MemoryTopics
+from ..topics.sqlite_topics import SqliteTopics
 from .arrow_stream import Limits
 from .named_streams import Handler, NamedStream, NamedStreams, ReadStream, WriteStream
 from .services import DatasetService, TopicService
@@ -55,8 +54,6 @@ _log = logger("wsmux.spark")
 class Stores(TypedDict, total=False):
     """Define the options with which ``serve_data`` makes stores."""
 
-    file_format: str
-    """How topics are stored: ``"parquet"``, the default, or ``"arrow"``."""
     ttl: float
     """Seconds to keep staged parts, replaced versions and ids of transactions; default a day."""
     retention: Retention
@@ -119,6 +116,7 @@ class DataServer(Server):
     ) -> None:
         access = Access(token)
         bounds = limits or Limits()
+        self._topics = topics
         self._stores = [store for store in (datasets, topics) if store is not None]
         connection_options = ConnectionOptions(
             config=config or Config(receive_window=WINDOW),
@@ -167,6 +165,8 @@ class DataServer(Server):
         self.rpc.shutdown(closing.remaining())
         self._join_threads(closing)
         self._sweeper.join(closing.remaining())
+        if self._topics is not None:
+            self._topics.close()
 
     def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
         if offered:
@@ -233,9 +233,8 @@ def serve_data(
     """Listen and serve datasets and topics in background threads; return the running server.
 
     Args:
-        directory: where to store them, each dataset as a Delta table; if omitted, topics are in
-            memory and datasets in a temporary directory. Or pass your own stores as ``datasets``
-            and ``topics``.
+        directory: where to store them, each dataset as a Delta table; if omitted, in temporary
+            directories. Or pass your own stores as ``datasets`` and ``topics``.
         host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
             function that returns whether a token is valid. Required unless the address is loopback.
@@ -258,14 +257,11 @@ def serve_data(
     if directory is not None:
         if serving.keys() & {"datasets", "topics"}:
             raise ValueError("directory and stores exclude each other")
-        serving["topics"] = DirectoryTopics(directory, **_but(stores, "auto_optimize"))
-        serving["datasets"] = DeltaDatasets(directory, **_but(stores, "file_format", "retention"))
-    elif not serving.keys() & {"datasets", "topics"}:
-        kept = _but(stores, "file_format", "sync", "lock_timeout")
-        serving["topics"] = MemoryTopics(**_but(kept, "auto_optimize"))
-        serving["datasets"] = DeltaDatasets(**_but(kept, "retention"))
-    elif stores:
+    elif stores and serving.keys() & {"datasets", "topics"}:
         raise ValueError(f"{', '.join(stores)}: set these on your own stores")
+    if not serving.keys() & {"datasets", "topics"}:
+        serving["topics"] = SqliteTopics(directory, **_but(stores, "auto_optimize"))
+        serving["datasets"] = DeltaDatasets(directory, **_but(stores, "retention"))
     serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
     listener = listen(host, port, shared=shared)
     try:
