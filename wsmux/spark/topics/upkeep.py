@@ -140,10 +140,10 @@ class Upkeep:
         self._expire(topic, now - self._ttl)
         while self._drop(topic, now) == AT_ONCE:
             pass
-        self._join(topic)
         if now - self._looked.get(topic.id, float("-inf")) >= min(self._ttl, BETWEEN_LOOKS):
             self._looked[topic.id] = now
             self._remove_orphans(topic, now - self._ttl)
+        self._join(topic)
 
     # Transactions
 
