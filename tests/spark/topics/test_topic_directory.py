@@ -410,6 +410,20 @@ def test_a_forked_process_has_connections_of_its_own(directory: Path) -> None:
     assert held(store, "d") == list(range(40))
 
 
+def test_a_directory_that_was_emptied_while_it_is_served_is_a_new_one(directory: Path) -> None:
+    """What is written from then on is not lost in files that have no name any more."""
+    store = topics(directory)
+    assert held(store, "d") == list(range(30))
+    for path in directory.glob("topics*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (directory / "topics").mkdir()
+    with pytest.raises(RiverError, match="there is no topic d"):
+        store.heads("d")
+    assert store.create("d", SCHEMA)
+    write(store, "d", 50)
+    assert held(topics(directory), "d") == held(store, "d") == list(range(50, 60))
+
+
 def test_what_is_closed_opens_again(directory: Path) -> None:
     store = topics(directory)
     for start in (30, 40):

@@ -119,6 +119,7 @@ class _Slot:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.connection: sqlite3.Connection | None = None
+        self.inode: tuple[int, int] | None = None
 
     def close(self) -> None:
         connection, self.connection = self.connection, None
@@ -145,14 +146,8 @@ class Database:
         self._timeout = timeout
         self.forked()
         fork.register(self)
-        with self.read() as db:
-            layout = _layout(db)
-        if not layout:
-            with self.write() as db:
-                layout = _layout(db) or _make(db)
-        if layout != LAYOUT:
-            text = f"{shown} has the layout {layout}, and this version knows {LAYOUT} only"
-            raise refusal(Code.CORRUPT, f"{text}: use the version of wsmux that wrote it")
+        with self.read():
+            pass  # it can be opened
 
     def forked(self) -> None:
         """Begin with no connections: SQLite forbids to use, or to close, those of a parent."""
@@ -194,8 +189,10 @@ class Database:
         if not slot.lock.acquire(timeout=deadline.park_seconds()):
             raise self._busy("another thread")
         try:
-            if slot.connection is None:
+            if slot.connection is None or slot.inode != _inode(self._path):
+                slot.close()  # that of a file that was removed
                 slot.connection = self._connect()
+                slot.inode = _inode(self._path)
             yield slot.connection
         except sqlite3.Error as error:
             raise self._refusal(error) from error
@@ -215,10 +212,25 @@ class Database:
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
             db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             db.execute("PRAGMA foreign_keys = ON")
+            self._check_layout(db)
         except BaseException:
             db.close()
             raise
         return db
+
+    def _check_layout(self, db: sqlite3.Connection) -> None:
+        """Make what a new database lacks; refuse one of another version."""
+        if not _layout(db):
+            db.execute("BEGIN IMMEDIATE")
+            if not _layout(db):  # nobody was faster
+                for statement in SCHEMA:
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {LAYOUT}")
+            db.execute("COMMIT")
+        layout = _layout(db)
+        if layout != LAYOUT:
+            text = f"{self._shown} has the layout {layout}, and this version knows {LAYOUT} only"
+            raise refusal(Code.CORRUPT, f"{text}: use the version of wsmux that wrote it")
 
     def _use_wal(self, db: sqlite3.Connection) -> None:
         """Turn the write-ahead log on; SQLite does not wait for others who do so too."""
@@ -267,11 +279,13 @@ def _layout(db: sqlite3.Connection) -> int:
     return int(layout)
 
 
-def _make(db: sqlite3.Connection) -> int:
-    for statement in SCHEMA:
-        db.execute(statement)
-    db.execute(f"PRAGMA user_version = {LAYOUT}")
-    return LAYOUT
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _close(slots: Iterable[_Slot], process: int) -> None:
