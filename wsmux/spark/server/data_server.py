@@ -164,9 +164,11 @@ class DataServer(Server):
         closing = self._end_connections(deadline)
         self.rpc.shutdown(closing.remaining())
         self._join_threads(closing)
-        self._sweeper.join(closing.remaining())
         if self._topics is not None:
             self._topics.close()
+        self._sweeper.join(closing.remaining())
+        if self._topics is not None:
+            self._topics.close()  # what the sweeper has opened since
 
     def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
         if offered:

@@ -376,4 +376,4 @@ class TopicStore(Protocol):
         """Drop what retention and time to live allow; ``now`` in seconds since 1970."""
 
     def close(self) -> None:
-        """Let go of connections that nobody uses; who comes later opens them again."""
+        """End ``expire`` soon, let go of connections; who comes later opens them again."""

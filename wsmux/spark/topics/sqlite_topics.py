@@ -382,9 +382,11 @@ class SqliteTopics(TopicStore):
     # Cleaning up
 
     def close(self) -> None:
+        self._upkeep.stopping = True  # Arrow does not survive being cut off at the exit
         self._database.close()
 
     def expire(self, now: float) -> None:
+        self._upkeep.stopping = False
         for name in self._upkeep.names():
             try:
                 self._upkeep.sweep(name, now)

@@ -102,6 +102,9 @@ def _without_large_first(held: Sequence[Segment]) -> list[Segment]:
 class Upkeep:
     """Sweep topics.
 
+    Attributes:
+        stopping: whether to leave the rest for another time.
+
     Args:
         path: the folder of their folders. ttl: see ``SqliteTopics``.
     """
@@ -116,6 +119,7 @@ class Upkeep:
         self._ttl = ttl
         self._sync = sync
         self._join_after = JOIN_AFTER
+        self.stopping = False
         self._looked: dict[int, float] = {}
 
     def names(self) -> list[str]:
@@ -238,6 +242,8 @@ class Upkeep:
         with self._database.read() as db:
             due = db.execute(query, (topic.id, self._join_after)).fetchall()
         for partition, loose in due:
+            if self.stopping:
+                return
             place = topic.id, partition
             with self._database.read() as db:
                 # Not the newest commit, which retention keeps whatever it is.
@@ -256,7 +262,7 @@ class Upkeep:
                     )
 
     def _join_run(self, topic: Topic, partition: int, run: Sequence[Segment]) -> bool:
-        """Put one file in the place of several; false if some of these are gone meanwhile."""
+        """Put one file in the place of several; false if some are gone, or it was stopped."""
         root, schema = self._path / topic.name, schema_from_text(topic.schema)
         writer = SegmentWriter(root / f"j-{uuid.uuid4().hex}.arrow", schema, sync=self._sync)
         try:
@@ -264,6 +270,9 @@ class Upkeep:
                 span, shown = range(each.rows), f"topics/{topic.name}/{each.file}"
                 for batch in read_segment(root, each, schema, schema.names, span, shown):
                     writer.write(batch)
+                if self.stopping:
+                    writer.abandon()
+                    return False
             groups = writer.close()
         except FileNotFoundError:
             writer.abandon()
