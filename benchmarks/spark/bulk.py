@@ -41,13 +41,13 @@ def _batches() -> list[Any]:
 @contextmanager
 def serve_bulk() -> Iterator[dict[str, str]]:
     """Serve both; yield the addresses."""
-    from wsmux.spark import DeltaDatasets, MemoryTopics, serve_data
+    from wsmux.spark import DeltaDatasets, SqliteTopics, serve_data
 
     from .flight import FlightServer
 
     batches = _batches()
     schema = batches[0].schema
-    datasets, topics = DeltaDatasets(ttl=TTL), MemoryTopics()
+    datasets, topics = DeltaDatasets(ttl=TTL), SqliteTopics()
     topics.create(TOPIC, schema)
     txn = datasets.begin(DATASET, "create", schema).txn
     receipts = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wsmux.cli.terminal import missing
-from wsmux.spark import DeltaDatasets, DirectoryTopics
+from wsmux.spark import DeltaDatasets, SqliteTopics
 
 from .check import DELAYS, DISTANCES, Groups, groups_of
 
@@ -63,7 +63,7 @@ def fill(directory: Path, limit: int | None) -> int:
     datasets = DeltaDatasets(directory)
     begun = datasets.begin("flights", "create", table.schema)
     datasets.commit(begun.txn, _staged(datasets, begun.txn, parts))
-    topics = DirectoryTopics(directory)
+    topics = SqliteTopics(directory)
     topics.create("departures", table.schema, PARTS)
     begun = topics.begin("departures", "timetable", 0, table.schema)
     topics.commit(begun.txn, _staged(topics, begun.txn, parts))

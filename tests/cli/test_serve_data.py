@@ -47,7 +47,7 @@ def test_a_missing_pyarrow_is_told(tmp_path: Path) -> None:
     assert done.stderr.decode() == told
 
 
-@pytest.mark.parametrize("arguments", [["--retention", "x=1"], ["--ttl", "0"], ["--format", "csv"]])
+@pytest.mark.parametrize("arguments", [["--retention", "x=1"], ["--ttl", "0"]])
 def test_wrong_usage_is_told(tmp_path: Path, arguments: list[str]) -> None:
     done = run("serve-data", str(tmp_path), *arguments)
     assert (done.returncode, done.stdout) == (2, b"")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..helpers.programs import VARIABLE, required
-from ..helpers.spark.inside import links_held
+from ..helpers.programs import VARIABLE, needs, required
+from ..helpers.spark.inside import close_databases, links_held
 from ..helpers.spark.sessions import SLOTS, environment, new_session
 
 
@@ -43,6 +44,13 @@ def links() -> Iterator[dict[Any, Any]]:
     for link in list(held.values()):
         link.close()
     held.clear()
+
+
+@pytest.fixture(autouse=True)
+def databases() -> Iterator[None]:
+    """Close the databases of topics behind the test."""
+    yield
+    close_databases()
 
 
 @pytest.fixture(scope="session")
@@ -80,3 +88,15 @@ def spark(java: str) -> Iterator[Any]:
     session.sparkContext.parallelize([1], 1).count()  # starts what else there is
     yield session
     session.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system of 2 MiB."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    command = [needs("mount"), "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
+    if (ran := subprocess.run(command, capture_output=True, text=True)).returncode:
+        pytest.skip(f"a file system cannot be mounted here: {ran.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", directory], check=True)

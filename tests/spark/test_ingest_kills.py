@@ -28,7 +28,7 @@ def survive(directory: Path, clients: int, deaths: Sequence[int], pause: float) 
             lives until it has taken rows.
     """
     chosen = random.Random(5)
-    nursery = Nursery(directory, "parquet")
+    nursery = Nursery(directory)
     producers: list[Producer] = []
     try:
         producers += [Producer(nursery.url, number) for number in range(clients)]

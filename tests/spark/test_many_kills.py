@@ -12,4 +12,4 @@ pytestmark = [pytest.mark.long, pytest.mark.hang_bound(900)]
 
 
 def test_two_hundred_kills_lose_nothing(tmp_path: Path) -> None:
-    survive(tmp_path, "parquet", kills=200, seed=2)
+    survive(tmp_path, kills=200, seed=2)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.spark import DeltaDatasets, DirectoryTopics, connection, rpc
+from wsmux.spark import DeltaDatasets, SqliteTopics, connection, rpc
 
 from ..helpers.spark.arrow_data import SCHEMA, rows
 from ..helpers.spark.arrow_data import ids as ids_of
@@ -54,7 +54,7 @@ def groups(spark: Any) -> Iterator[list[str | None]]:
 
 @pytest.fixture
 def nursery(tmp_path: Path) -> Iterator[Nursery]:
-    made = Nursery(tmp_path / "data", "arrow")
+    made = Nursery(tmp_path / "data")
     yield made
     made.close()
 
@@ -147,7 +147,7 @@ def test_a_batch_write(spark: Any, nursery: Nursery, tmp_path: Path) -> None:
 def test_a_query_that_reads_and_writes(
     spark: Any, nursery: Nursery, tmp_path: Path, groups: list[str | None]
 ) -> None:
-    topics = DirectoryTopics(tmp_path / "data", file_format="arrow")
+    topics = SqliteTopics(tmp_path / "data")
     topics.create("from", SCHEMA, 2)
     topics.create("to", SCHEMA, 2)
     end = add(topics, "from", 0, 20, 20)

@@ -27,7 +27,7 @@ def test_a_module_without_its_library(tmp_path: Path, value: str, status: int) -
             "0",
             "-m",
             "spark",
-            "tests/spark/store/test_files.py",
+            "tests/spark/topics/test_segments.py",
         ]
         + ["-p", "no:cacheprovider"],
         capture_output=True,

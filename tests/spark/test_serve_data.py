@@ -79,7 +79,7 @@ def test_url_and_token_and_end(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("one\ntwo\n")
     (tmp_path / "tokens").chmod(0o600)
     options = ["--port", "0", "--json", "--token-file", str(tmp_path / "tokens"), "--ttl", "1h"]
-    options += ["--format", "arrow", "--retention", "rows=5,hard-age=1d", "--linger", "1s"]
+    options += ["--retention", "rows=5,hard-age=1d", "--linger", "1s"]
     with running("serve-data", str(tmp_path / "d"), *options) as line:
         told = json.loads(line)
         assert told["url"].endswith(str(told["port"]))

@@ -88,9 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serving(parser)
     add_token_file(parser, "tokens of those who may connect, a line each")
     parser.add_argument(
-        "--format", choices=("parquet", "arrow"), default="parquet", help="format of topics"
-    )
-    parser.add_argument(
         "--ttl",
         type=duration,
         metavar="TIME",
@@ -129,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
             raise missing(module, extra)
     from ..endpoints.acceptor import listen
     from ..handshake.access import is_loopback
-    from ..spark.store.directory_stores import open_directory
+    from ..spark.store.directory import open_directory
 
     known = tokens(args.token_file)
     if not known and not is_loopback(args.host):
@@ -167,7 +164,7 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
     from ..spark.server.ingest_stream import GroupCommit
     from ..spark.store.base import Retention
 
-    options: dict[str, Any] = {"file_format": args.format, "origins": args.origin}
+    options: dict[str, Any] = {"origins": args.origin}
     if args.ttl is not None:
         options["ttl"] = args.ttl
     if args.retention is not None:
@@ -215,7 +212,7 @@ def _tell(args: argparse.Namespace, url: str) -> None:
 def _child(args: argparse.Namespace, port: int) -> list[str]:
     """Return the command of one of several processes."""
     command = [sys.executable, "-m", "wsmux", "serve-data", str(args.directory), "--child"]
-    command += ["--host", args.host, "--port", str(port), "--format", args.format]
+    command += ["--host", args.host, "--port", str(port)]
     command += ["-" + "v" * args.verbose] if args.verbose else []
     command += ["--ttl", str(args.ttl)] if args.ttl is not None else []
     command += ["--linger", str(args.linger)] if args.linger is not None else []

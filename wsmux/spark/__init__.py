@@ -28,24 +28,22 @@ if TYPE_CHECKING:
     from .source.registration import register
     from .store.base import DatasetStore, Retention, TopicStore
     from .store.datasets import DeltaDatasets
-    from .store.directory_stores import DirectoryTopics
-    from .store.memory import MemoryTopics
+    from .topics.sqlite_topics import SqliteTopics
 
 __all__ = [
     "DataServer",
     "DatasetStore",
     "Deduplicator",
     "DeltaDatasets",
-    "DirectoryTopics",
     "GroupCommit",
     "IngestClient",
     "Link",
-    "MemoryTopics",
     "NamedStream",
     "Procedure",
     "Recipe",
     "Retention",
     "SparkError",
+    "SqliteTopics",
     "TopicStore",
     "arrow_batches",
     "batched",
@@ -73,7 +71,6 @@ __getattr__ = lazy_names(
         "source.registration": ("register",),
         "store.base": ("DatasetStore", "Retention", "TopicStore"),
         "store.datasets": ("DeltaDatasets",),
-        "store.directory_stores": ("DirectoryTopics",),
-        "store.memory": ("MemoryTopics",),
+        "topics.sqlite_topics": ("SqliteTopics",),
     },
 )

@@ -1,6 +1,6 @@
 """Write to the stores of a directory while the disk takes so much and no more; check what is kept.
 
-Run as ``python -m tests.helpers.spark.filling KIND FORMAT DIRECTORY HOW FROM TO STEP``, since the
+Run as ``python -m tests.helpers.spark.filling KIND DIRECTORY HOW FROM TO STEP``, since the
 limit ``file``, which no file may become longer than, is one of the process; ``disk`` leaves so many
 bytes of the file system of the directory, which has to be small. It prints how many writes were
 refused and how many went through.
@@ -19,7 +19,7 @@ from typing import Protocol
 
 from wsmux.rpc import RiverError
 from wsmux.spark.store.datasets import DeltaDatasets
-from wsmux.spark.store.directory_stores import DirectoryTopics
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from .arrow_data import SCHEMA, ids, rows
 from .topics import add, held
@@ -42,7 +42,7 @@ class Kept(Protocol):
 class Table:
     """Keep rows in a dataset, a transaction for each number."""
 
-    def __init__(self, directory: Path, file_format: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self._store = DeltaDatasets(directory)
 
     def write(self, number: int) -> None:
@@ -66,8 +66,8 @@ class Table:
 class Topic:
     """Keep rows in a topic, a batch for each number."""
 
-    def __init__(self, directory: Path, file_format: str) -> None:
-        self._store = DirectoryTopics(directory, file_format=file_format)
+    def __init__(self, directory: Path) -> None:
+        self._store = SqliteTopics(directory)
         self._store.create("t", SCHEMA, 1)
 
     def write(self, number: int) -> None:
@@ -123,11 +123,11 @@ def fill(kept: Kept, limit: Limit, sizes: range) -> tuple[int, int]:
 
 
 def main() -> None:
-    kind, file_format, place, how = sys.argv[1:5]
+    kind, place, how = sys.argv[1:4]
     directory = Path(place)
-    kept = (Table if kind == "table" else Topic)(directory / "store", file_format)
+    kept = (Table if kind == "table" else Topic)(directory / "store")
     limit = functools.partial(disk_with, directory=directory) if how == "disk" else no_file_beyond
-    refused, done = fill(kept, limit, range(*map(int, sys.argv[5:])))
+    refused, done = fill(kept, limit, range(*map(int, sys.argv[4:])))
     sys.stdout.write(f"{refused} {done}\n")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wsmux.runtime import fork
 from wsmux.spark import connection_settings
 from wsmux.spark.server.ingest_stream import IngestStream
 
@@ -12,14 +15,18 @@ if TYPE_CHECKING:
     from wsmux.spark import IngestClient
     from wsmux.spark.server.data_server import DataServer
     from wsmux.spark.store.datasets import DeltaDatasets
-    from wsmux.spark.store.memory import MemoryTopics
     from wsmux.spark.tables.table import DeltaDirectory
+    from wsmux.spark.topics.database import Database
+    from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 __all__ = [
     "IngestHeld",
-    "home_of",
+    "close_databases",
+    "database_of",
     "ingest_held",
+    "join_soon",
     "links_held",
+    "released_of",
     "stores_of",
     "stream_of",
     "table_of",
@@ -43,9 +50,29 @@ def stores_of(server: DataServer) -> list[Any]:
     return list(server._stores)
 
 
-def home_of(topics: MemoryTopics, topic: str) -> Any:
-    """Return where a topic is kept, to be looked at and changed while it is locked."""
-    return topics._home(topic)
+def close_databases() -> None:
+    """Close what stores of topics have open, whoever still holds these."""
+    module = sys.modules.get("wsmux.spark.topics.database")
+    for each in list(fork._known) if module is not None else ():
+        if isinstance(each, module.Database):
+            each.close()
+
+
+def database_of(topics: SqliteTopics) -> Database:
+    """Return what a store of topics knows, to be looked at and changed."""
+    return topics._database
+
+
+def join_soon(topics: SqliteTopics, after: int, rows: float) -> None:
+    """Have so few small files joined, to files of at most so many rows."""
+    upkeep = topics._upkeep
+    upkeep._join_after, upkeep._bounds = after, upkeep._bounds._replace(rows=rows)
+
+
+def released_of(topics: SqliteTopics) -> list[Any]:
+    """Return the offsets that queries have released."""
+    with database_of(topics).read() as db:
+        return [json.loads(text) for (text,) in db.execute("SELECT offsets FROM readers")]
 
 
 def table_of(datasets: DeltaDatasets, dataset: str) -> DeltaDirectory:

@@ -19,7 +19,7 @@ from wsmux import rpc
 from wsmux.rpc import RiverError
 from wsmux.runtime.deadline import Deadline
 from wsmux.spark.store.datasets import DeltaDatasets
-from wsmux.spark.store.directory_stores import DirectoryTopics
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from .arrow_data import SCHEMA, ids, rows
 from .bulk import call, get, put, schema_of
@@ -45,8 +45,8 @@ def excuse(error: Exception, *codes: str) -> None:
 class Nursery:
     """Start servers of one directory, always on the same port, and kill them."""
 
-    def __init__(self, directory: Path, file_format: str) -> None:
-        command = [sys.executable, "-m", "tests.helpers.spark.nursery", str(directory), file_format]
+    def __init__(self, directory: Path, sweep: float = 0.2) -> None:
+        command = [sys.executable, "-m", "tests.helpers.spark.nursery", str(directory), str(sweep)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
@@ -207,9 +207,9 @@ def assert_whole(found: list[int]) -> None:
     assert set(counts.values()) <= {BATCH}, "half a batch is seen"
 
 
-def survive(directory: Path, file_format: str, kills: int, seed: int) -> None:
+def survive(directory: Path, kills: int, seed: int) -> None:
     chosen = random.Random(seed)
-    nursery = Nursery(directory, file_format)
+    nursery = Nursery(directory)
     threads: list[Any] = []
     try:
         with client(nursery.url) as (calls, _):
@@ -243,7 +243,7 @@ def survive(directory: Path, file_format: str, kills: int, seed: int) -> None:
 
 def check(directory: Path, threads: list[Any]) -> None:
     """Compare the directory with what the writers know to be committed."""
-    datasets, topics = DeltaDatasets(directory), DirectoryTopics(directory)
+    datasets, topics = DeltaDatasets(directory), SqliteTopics(directory)
     found = [
         each
         for one in datasets.describe("d").ranges

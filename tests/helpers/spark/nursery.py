@@ -2,16 +2,18 @@
 
 A line on stdin, ``PORT AFTER``, starts a server of the directory; a line on stdout, ``PORT PID``,
 tells that it listens, and a further one, ``dead``, that it is no more. A server kills itself
-``AFTER`` that many changes to the file system, unless that is 0. All ends with stdin. The parent
-imports everything once and has no threads.
+``AFTER`` that many changes to the file system or to the database, unless that is 0. All ends with
+stdin. The parent imports everything once and has no threads.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -39,17 +41,41 @@ def mortal(change: Callable[..., Any], count: itertools.count[int], after: int) 
     return change_or_die
 
 
-def serve(directory: str, port: int, after: int, file_format: str) -> None:
-    with serve_data(directory, port=port, file_format=file_format, sweep=0.2) as server:
-        count = itertools.count(1)
-        for name in CHANGES if after else ():
-            setattr(os, name, mortal(getattr(os, name), count, after))
+class Mortal(sqlite3.Connection):
+    """Have each statement counted that is part of a change."""
+
+    change: Callable[..., Any] = sqlite3.Connection.execute
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        if statement.startswith(("SELECT", "PRAGMA")):
+            return super().execute(statement, *values)
+        return type(self).change(self, statement, *values)
+
+
+def be_mortal() -> None:
+    """Have the databases that are opened from now on count."""
+    sqlite3.connect = functools.partial(sqlite3.connect, factory=Mortal)  # type: ignore[misc]
+
+
+def die_after(changes: int) -> None:
+    """Have this process kill itself before or behind a change that is to come."""
+    count = itertools.count(1)
+    for name in CHANGES:
+        setattr(os, name, mortal(getattr(os, name), count, changes))
+    Mortal.change = mortal(sqlite3.Connection.execute, count, changes)
+
+
+def serve(directory: str, port: int, after: int, sweep: float) -> None:
+    be_mortal()
+    with serve_data(directory, port=port, sweep=sweep) as server:
+        if after:
+            die_after(after)
         os.write(1, f"{server.port} {os.getpid()}\n".encode())
         server.serve_forever()
 
 
 def main() -> None:
-    directory, file_format = sys.argv[1:]
+    directory, sweep = sys.argv[1:]
     for module in (pa.schema, pc.equal, pq.ParquetWriter, delta.Schema):
         assert callable(module)  # imported by now
     gc.freeze()
@@ -58,7 +84,7 @@ def main() -> None:
         child = os.fork()
         if not child:
             os.close(0)
-            serve(directory, port, after, file_format)
+            serve(directory, port, after, float(sweep))
         os.waitpid(child, 0)
         os.write(1, b"dead\n")
 

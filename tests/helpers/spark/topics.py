@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from wsmux.spark.store.base import TopicStore
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from .arrow_data import SCHEMA, ids, rows
 from .format_servers import opts
 
-__all__ = ["Sink", "add", "follow", "held", "option_list", "started"]
+__all__ = ["Sink", "add", "add_each", "follow", "held", "option_list", "started"]
 
 
 def add(topics: TopicStore, topic: str, batch: int, *counts: int, first: int = 0) -> int:
@@ -28,9 +29,19 @@ def add(topics: TopicStore, topic: str, batch: int, *counts: int, first: int = 0
     return first
 
 
+def add_each(directory: str, topic: str, query: str, count: int | str) -> None:
+    """Commit the rows from 0 up, one at a time, through a store of its own."""
+    topics = SqliteTopics(directory, sync=False)
+    for number in range(int(count)):
+        txn = topics.begin(topic, query, number, SCHEMA).txn
+        part = topics.open_part(txn, 0, 0, SCHEMA)
+        part.write(rows(number, 1))
+        topics.commit(txn, [part.finish(100, 0)])
+
+
 def held(topics: TopicStore, topic: str) -> list[int]:
     """Return the ids that a topic holds."""
-    heads = topics.heads(topic)
+    heads = topics.describe(topic).heads
     spans = enumerate(zip(heads.earliest, heads.latest, strict=True))
     return [each for at, span in spans for each in ids(topics.read(topic, at, *span).batches)]
 

@@ -297,6 +297,21 @@ def test_bad_bytes_are_refused(calls: rpc.Client, streams: wsmux.Connection, cas
     assert put(streams, txn, 0, rows(0, 1))["ok"], "the transaction goes on"
 
 
+def test_a_transaction_of_a_topic_needs_no_query(
+    calls: rpc.Client, streams: wsmux.Connection
+) -> None:
+    schema = schema_of(SCHEMA)
+    call(calls, "topic.create", topic="t", schema=schema)
+    for number in range(2):
+        begun = call(calls, "topic.begin", topic="t", schema=schema)
+        assert begun["done"] is False
+        receipt = put(streams, begun["txn"], 0, rows(10 * number, 10))
+        for _ in range(2):
+            made = call(calls, "topic.commit", txn=begun["txn"], receipts=[receipt])
+            assert (made["version"], made["rows"]) == (number + 1, 10)
+    assert call(calls, "topic.describe", topic="t")["latest"] == [20]
+
+
 def test_nulls_where_there_are_none_are_refused(
     calls: rpc.Client, streams: wsmux.Connection
 ) -> None:
@@ -377,7 +392,7 @@ def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
     """The guard of every test fails it if memory grows by 64 MiB; this writes and reads 256."""
     batch = big(2 * MIB)
     with (
-        serve_data(tmp_path, file_format="arrow", sync=False) as server,
+        serve_data(tmp_path, sync=False) as server,
         rpc.connect(server.url) as calls,
         wsmux.connect(server.url, timeout=WAIT) as streams,
     ):

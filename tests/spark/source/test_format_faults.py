@@ -161,7 +161,7 @@ def test_a_job_that_is_cancelled_leaves_nothing_visible(spark: Any) -> None:
 
 def test_a_server_that_is_killed_is_waited_for(spark: Any, tmp_path: Path) -> None:
     """It dies within a write and within a read, and comes back; the jobs hear nothing of it."""
-    nursery = Nursery(tmp_path / "data", "arrow")
+    nursery = Nursery(tmp_path / "data")
     options = {"connectTimeout": 20}
     gate = tmp_path / "gate"
     many = 1_000_000  # more than all buffers on the way take

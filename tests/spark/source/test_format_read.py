@@ -10,7 +10,7 @@ import pytest
 
 from wsmux.spark import serve_data
 from wsmux.spark.store.base import Retention
-from wsmux.spark.store.memory import MemoryTopics
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from ...helpers.spark.arrow_data import SCHEMA, pa, rows
 from ...helpers.spark.format_servers import (
@@ -107,7 +107,7 @@ def test_every_type_that_spark_has_a_word_for(spark: Any) -> None:
 def test_a_type_that_spark_has_no_word_for_is_named(spark: Any) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("odd", pa.uint64())])
     batch = pa.record_batch([pa.array([1]), pa.array([2], pa.uint64())], schema=schema)
-    topics = MemoryTopics()
+    topics = SqliteTopics()
     topics.create("t", schema)
     with serve_data(topics=topics) as server:
         txn = topics.begin("t", "q", 0, schema).txn
@@ -258,7 +258,7 @@ def test_sql_reads_by_the_format_s_name(spark: Any) -> None:
 
 
 def test_what_a_topic_holds_is_read_between_offsets(spark: Any) -> None:
-    topics = MemoryTopics()
+    topics = SqliteTopics()
     topics.create("t", SCHEMA, 2)
     with serve_data(topics=topics) as server:
         add(topics, "t", 0, 10, 10)
@@ -276,7 +276,7 @@ def test_what_a_topic_holds_is_read_between_offsets(spark: Any) -> None:
 
 
 def test_offsets_that_are_gone_are_an_error_or_left_out(spark: Any) -> None:
-    topics = MemoryTopics(retention=Retention(hard_rows=3))
+    topics = SqliteTopics(retention=Retention(hard_rows=3))
     topics.create("t", SCHEMA)
     with serve_data(topics=topics) as server:
         add(topics, "t", 1, 3, first=add(topics, "t", 0, 3))

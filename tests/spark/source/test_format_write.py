@@ -10,7 +10,7 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark import serve_data
 from wsmux.spark.server.arrow_stream import Limits
-from wsmux.spark.store.memory import MemoryTopics
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from ...helpers.spark.arrow_data import ids, pa
 from ...helpers.spark.format_servers import Watched, failure, filled, load, opts, save, served
@@ -228,7 +228,7 @@ def test_a_staging_area_that_has_expired_fails_the_commit(spark: Any) -> None:
 
 
 def test_a_topic_is_added_to_once(spark: Any) -> None:
-    topics = MemoryTopics()
+    topics = SqliteTopics()
     topics.create("t", pa.schema([pa.field("id", pa.int64(), False)]), 2)
     with serve_data(topics=topics) as server:
         options = {"dataset": None, "topic": "t"}

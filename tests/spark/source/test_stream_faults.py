@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.spark import DirectoryTopics, Retention, serve_data
-from wsmux.spark.store.memory import MemoryTopics
+from wsmux.spark import Retention, SqliteTopics, serve_data
 
 from ...helpers.spark.arrow_data import SCHEMA, pa
 from ...helpers.spark.format_servers import PATIENCE, failure
@@ -37,7 +36,7 @@ def run(spark: Any, url: str, checkpoint: Path, topic: str = "t", **options: Any
 
 
 def test_what_retention_took_is_an_error_or_left_out(spark: Any, tmp_path: Path) -> None:
-    topics = MemoryTopics(retention=KEEP_TWO_ROWS)
+    topics = SqliteTopics(retention=KEEP_TWO_ROWS)
     topics.create("t", SCHEMA)
     end = add(topics, "t", 0, 4)
     with serve_data(topics=topics) as server:
@@ -53,7 +52,7 @@ def test_what_retention_took_is_an_error_or_left_out(spark: Any, tmp_path: Path)
 
 
 def test_refusals_end_in_one_line(spark: Any, tmp_path: Path) -> None:
-    topics = MemoryTopics()
+    topics = SqliteTopics()
     topics.create("t", SCHEMA)
     topics.create("other", pa.schema([("id", pa.string())]))
     add(topics, "t", 0, 3)
@@ -79,8 +78,8 @@ def test_refusals_end_in_one_line(spark: Any, tmp_path: Path) -> None:
 
 def test_a_server_that_is_killed_is_waited_for(spark: Any, tmp_path: Path) -> None:
     """Its topics are read and written by one query, which hears nothing of it."""
-    nursery = Nursery(tmp_path / "data", "arrow")
-    topics = DirectoryTopics(tmp_path / "data", file_format="arrow")
+    nursery = Nursery(tmp_path / "data")
+    topics = SqliteTopics(tmp_path / "data")
     try:
         topics.create("from", SCHEMA, 2)
         topics.create("to", SCHEMA, 2)
@@ -102,7 +101,7 @@ def test_a_server_that_is_killed_is_waited_for(spark: Any, tmp_path: Path) -> No
 
 
 def test_a_server_that_stays_away_fails_the_query(spark: Any, tmp_path: Path) -> None:
-    topics = MemoryTopics()
+    topics = SqliteTopics()
     topics.create("t", SCHEMA)
     with serve_data(topics=topics) as server:
         url = server.url

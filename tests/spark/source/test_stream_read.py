@@ -11,12 +11,12 @@ import pytest
 
 from wsmux.spark import serve_data
 from wsmux.spark.server.data_server import DataServer
-from wsmux.spark.store.memory import MemoryTopics
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from ...helpers.inside import calls_of
 from ...helpers.spark.arrow_data import SCHEMA
 from ...helpers.spark.format_servers import PATIENCE
-from ...helpers.spark.inside import home_of
+from ...helpers.spark.inside import released_of
 from ...helpers.spark.topics import Sink, add, follow, option_list, started
 from ...helpers.waiting import wait_for
 
@@ -29,14 +29,14 @@ def nothing_left_behind() -> None:
 
 
 @pytest.fixture
-def topics() -> MemoryTopics:
-    topics = MemoryTopics()
+def topics() -> SqliteTopics:
+    topics = SqliteTopics()
     topics.create("t", SCHEMA, 2)
     return topics
 
 
 @pytest.fixture
-def server(topics: MemoryTopics) -> Iterator[DataServer]:
+def server(topics: SqliteTopics) -> Iterator[DataServer]:
     with serve_data(topics=topics) as server:
         yield server
 
@@ -52,7 +52,7 @@ def run(spark: Any, server: DataServer, checkpoint: Path, **options: Any) -> Sin
 
 
 def test_a_restart_goes_on_behind_what_was_read(
-    spark: Any, server: DataServer, topics: MemoryTopics, tmp_path: Path
+    spark: Any, server: DataServer, topics: SqliteTopics, tmp_path: Path
 ) -> None:
     end = add(topics, "t", 0, 10, 10)
     begin = json.dumps({"0": 2, "1": -2})
@@ -65,7 +65,7 @@ def test_a_restart_goes_on_behind_what_was_read(
 
 
 def test_a_query_that_waits_asks_for_nothing(
-    spark: Any, server: DataServer, topics: MemoryTopics, tmp_path: Path
+    spark: Any, server: DataServer, topics: SqliteTopics, tmp_path: Path
 ) -> None:
     calls: list[str] = []
     for name in ("describe", "release", "heads", "read"):
@@ -94,7 +94,7 @@ def test_a_query_that_waits_asks_for_nothing(
 
 
 def test_what_comes_while_all_is_read_waits_for_the_next_run(
-    spark: Any, server: DataServer, topics: MemoryTopics, tmp_path: Path
+    spark: Any, server: DataServer, topics: SqliteTopics, tmp_path: Path
 ) -> None:
     end = add(topics, "t", 0, 6, 0)
 
@@ -112,10 +112,8 @@ def test_what_comes_while_all_is_read_waits_for_the_next_run(
 
 
 def test_the_server_keeps_what_is_not_read_yet(
-    spark: Any, server: DataServer, tmp_path: Path, topics: MemoryTopics
+    spark: Any, server: DataServer, tmp_path: Path, topics: SqliteTopics
 ) -> None:
     add(topics, "t", 0, 6, 0)
     run(spark, server, tmp_path, startingOffsets="earliest", maxRowsPerTrigger=3)
-    with home_of(topics, "t").locked():
-        released = list(home_of(topics, "t").released().values())
-    assert released == [[3, 0]]
+    assert released_of(topics) == [[3, 0]]

@@ -12,12 +12,12 @@ import pytest
 from wsmux.spark import DataServer, SparkError, serve_data
 from wsmux.spark.source.options import Action, parse_options
 from wsmux.spark.store.base import Heads
-from wsmux.spark.store.memory import MemoryTopics
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 from wsmux.testing import FaultProxy
 
 from ...helpers.inside import calls_of
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa
-from ...helpers.spark.inside import home_of
+from ...helpers.spark.inside import database_of, released_of
 from ...helpers.spark.topics import add, option_list
 from ...helpers.waiting import wait_for
 
@@ -36,14 +36,14 @@ DECLARED: StructType = spark_schema(SCHEMA)
 
 
 @pytest.fixture
-def topics() -> MemoryTopics:
-    topics = MemoryTopics()
+def topics() -> SqliteTopics:
+    topics = SqliteTopics()
     topics.create("t", SCHEMA, 2)
     return topics
 
 
 @pytest.fixture
-def server(topics: MemoryTopics) -> Iterator[DataServer]:
+def server(topics: SqliteTopics) -> Iterator[DataServer]:
     with serve_data(topics=topics) as server:
         yield server
 
@@ -65,7 +65,7 @@ def took(reader: Follower, parts: list[Any]) -> list[int]:
     return sorted(each for part in parts for each in ids(copy.read(part)))
 
 
-def test_limits_are_those_that_spark_names(topics: MemoryTopics, reader: Any) -> None:
+def test_limits_are_those_that_spark_names(topics: SqliteTopics, reader: Any) -> None:
     assert reader.getDefaultReadLimit() == ReadAllAvailable()
     add(topics, "t", 0, 10, 10)
     start = reader.initialOffset()
@@ -78,7 +78,7 @@ def test_limits_are_those_that_spark_names(topics: MemoryTopics, reader: Any) ->
     assert reader.partitions(end, end) == []
 
 
-def test_both_limits_hold(topics: MemoryTopics, server: DataServer) -> None:
+def test_both_limits_hold(topics: SqliteTopics, server: DataServer) -> None:
     add(topics, "t", 0, 20, 20)  # five bytes for each row, as told
     for rows, size, taken in ((20, 1000, 10), (100, 150, 15)):
         limits = {"maxRowsPerTrigger": rows, "maxBytesPerTrigger": size}
@@ -90,7 +90,7 @@ def test_both_limits_hold(topics: MemoryTopics, server: DataServer) -> None:
         reader.stop()
 
 
-def test_more_partitions_and_fewer_columns(topics: MemoryTopics, server: DataServer) -> None:
+def test_more_partitions_and_fewer_columns(topics: SqliteTopics, server: DataServer) -> None:
     end = add(topics, "t", 0, 10, 2)
     options = options_of(server.url, startingOffsets="earliest", minPartitions=5)
     reader = stream_reader_of(options, spark_schema(pa.schema([SCHEMA.field("id")])))
@@ -102,8 +102,8 @@ def test_more_partitions_and_fewer_columns(topics: MemoryTopics, server: DataSer
     reader.stop()
 
 
-def test_another_topic_of_the_same_name_is_an_error_or_read(topics: MemoryTopics) -> None:
-    others = MemoryTopics()
+def test_another_topic_of_the_same_name_is_an_error_or_read(topics: SqliteTopics) -> None:
+    others = SqliteTopics()
     others.create("t", SCHEMA, 2)
     add(topics, "t", 0, 4)
     add(others, "t", 0, 2, first=100)
@@ -122,7 +122,7 @@ def test_another_topic_of_the_same_name_is_an_error_or_read(topics: MemoryTopics
         reader.stop()
 
 
-def test_nothing_new_is_the_same_offset_as_text(topics: MemoryTopics, reader: Any) -> None:
+def test_nothing_new_is_the_same_offset_as_text(topics: SqliteTopics, reader: Any) -> None:
     """Spark compares what it has written with what it is told, as JSON."""
     add(topics, "t", 0, 1, 1)
     start = json.loads(json.dumps(reader.initialOffset()))
@@ -134,7 +134,7 @@ def test_nothing_new_is_the_same_offset_as_text(topics: MemoryTopics, reader: An
 
 
 def test_a_reading_that_is_cut_goes_on_where_it_was(
-    topics: MemoryTopics, server: DataServer
+    topics: SqliteTopics, server: DataServer
 ) -> None:
     end = add(topics, "t", 0, 300_000)
     with FaultProxy(server.port) as proxy:
@@ -150,7 +150,7 @@ def test_a_reading_that_is_cut_goes_on_where_it_was(
 
 
 def test_what_goes_while_it_is_read_is_left_out_if_told_so(
-    topics: MemoryTopics, server: DataServer
+    topics: SqliteTopics, server: DataServer
 ) -> None:
     add(topics, "t", 0, 10)
     for loss, found in (("true", None), ("false", [4, 5, 6, 7, 8, 9])):
@@ -158,8 +158,8 @@ def test_what_goes_while_it_is_read_is_left_out_if_told_so(
         reader = stream_reader_of(options, DECLARED)
         start = reader.initialOffset()
         parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
-        with home_of(topics, "t").locked():
-            home_of(topics, "t").append({"kind": "trim", "earliest": [4, 0]})
+        with database_of(topics).write() as db:
+            db.execute("UPDATE partitions SET earliest = 4 WHERE partition = 0")
         if found is None:
             with pytest.raises(SparkError, match=r"^\[OFFSETS_GONE\] stream read: offset 0 of"):
                 took(reader, parts)
@@ -187,8 +187,8 @@ def test_a_topic_with_other_columns_is_refused(
         reader.initialOffset()
 
 
-def test_columns_that_change_on_the_way_are_an_error(topics: MemoryTopics) -> None:
-    others = MemoryTopics()
+def test_columns_that_change_on_the_way_are_an_error(topics: SqliteTopics) -> None:
+    others = SqliteTopics()
     others.create("t", pa.schema([("id", pa.string()), ("word", pa.string())]), 2)
     schema = others.describe("t").schema
     txn = others.begin("t", "q", 0, schema).txn
@@ -211,7 +211,7 @@ def test_columns_that_change_on_the_way_are_an_error(topics: MemoryTopics) -> No
 # Before Spark 4.2
 
 
-def test_a_spark_without_limits_is_served_too(topics: MemoryTopics, server: DataServer) -> None:
+def test_a_spark_without_limits_is_served_too(topics: SqliteTopics, server: DataServer) -> None:
     add(topics, "t", 0, 10)
     options = options_of(server.url, startingOffsets="earliest", maxRowsPerTrigger=4)
     reader = PlainStreamReader(options, DECLARED)
@@ -226,7 +226,7 @@ def test_a_spark_without_limits_is_served_too(topics: MemoryTopics, server: Data
 
 
 def test_such_a_spark_goes_on_behind_its_checkpoint(
-    topics: MemoryTopics, server: DataServer
+    topics: SqliteTopics, server: DataServer
 ) -> None:
     add(topics, "t", 0, 10)
     options = options_of(server.url, startingOffsets="earliest", maxRowsPerTrigger=4)
@@ -238,8 +238,7 @@ def test_such_a_spark_goes_on_behind_its_checkpoint(
     end = second.latestOffset()
     assert took(second, second.partitions(kept, end)) == [4, 5, 6, 7, 8, 9]
     second.commit(end)
-    with home_of(topics, "t").locked():
-        assert list(home_of(topics, "t").released().values()) == [[10, 0]]
+    assert released_of(topics) == [[10, 0]]
     second.stop()
 
 

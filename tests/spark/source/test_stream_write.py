@@ -11,7 +11,7 @@ import pytest
 
 from wsmux.spark import serve_data
 from wsmux.spark.server.data_server import DataServer
-from wsmux.spark.store.memory import MemoryTopics
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from ...helpers.spark.arrow_data import SCHEMA
 from ...helpers.spark.format_servers import PATIENCE
@@ -26,15 +26,15 @@ def nothing_left_behind() -> None:
 
 
 @pytest.fixture
-def topics() -> MemoryTopics:
-    topics = MemoryTopics()
+def topics() -> SqliteTopics:
+    topics = SqliteTopics()
     topics.create("from", SCHEMA, 2)
     topics.create("to", SCHEMA, 2)
     return topics
 
 
 @pytest.fixture
-def server(topics: MemoryTopics) -> Iterator[DataServer]:
+def server(topics: SqliteTopics) -> Iterator[DataServer]:
     with serve_data(topics=topics) as server:
         yield server
 
@@ -53,7 +53,7 @@ def copy(
 
 
 def test_a_batch_that_comes_again_is_not_written_again(
-    spark: Any, server: DataServer, topics: MemoryTopics, tmp_path: Path
+    spark: Any, server: DataServer, topics: SqliteTopics, tmp_path: Path
 ) -> None:
     """As after a crash between the commit at the server and Spark's own note of it."""
     end = add(topics, "from", 0, 7, 6)
@@ -72,7 +72,7 @@ def test_a_batch_that_comes_again_is_not_written_again(
 
 
 def test_the_first_batch_comes_again_as_it_was(
-    spark: Any, server: DataServer, topics: MemoryTopics, tmp_path: Path
+    spark: Any, server: DataServer, topics: SqliteTopics, tmp_path: Path
 ) -> None:
     """Spark asks for the start of the first batch anew, which is another one by then."""
     add(topics, "from", 0, 3, 2)

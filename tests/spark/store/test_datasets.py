@@ -227,9 +227,9 @@ LOG_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 PART_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "outside": (lambda d: change(d, path="../../x"), "outside of the table"),
-    "absolute": (lambda d: change(d, path="/etc/passwd"), "outside of the table"),
-    "elsewhere": (lambda d: change(d, path="s3://bucket/x"), "outside of the table"),
+    "outside": (lambda d: change(d, path="../../x"), "outside of its folder"),
+    "absolute": (lambda d: change(d, path="/etc/passwd"), "outside of its folder"),
+    "elsewhere": (lambda d: change(d, path="s3://bucket/x"), "outside of its folder"),
     "a folder": (lambda d: change(d, path="_wsmux"), "not a file of the store"),
     "rows": (
         lambda d: change(d, stats='{"numRecords":11}'),

@@ -23,12 +23,12 @@ from hypothesis.stateful import (
 
 from wsmux.rpc import RiverError
 from wsmux.spark.protocol import Receipt
-from wsmux.spark.store.base import Committed, DatasetStore, Part, Retention, TopicStore
+from wsmux.spark.store.base import Committed, DatasetStore, Part, Retention
 from wsmux.spark.store.datasets import DeltaDatasets
-from wsmux.spark.store.directory_stores import DirectoryTopics
-from wsmux.spark.store.memory import MemoryTopics
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, rows
+from ...helpers.spark.inside import join_soon
 
 # A failure is made small before it is told, which takes its time.
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(300)]
@@ -268,7 +268,7 @@ class TopicMachine(Machine):
     txns: Bundle[Txn] = Bundle("txns")
     partitions = 2
 
-    def open_store(self) -> TopicStore:
+    def open_store(self) -> SqliteTopics:
         raise NotImplementedError
 
     @initialize()
@@ -408,19 +408,18 @@ class DeltaMachine(DatasetMachine):
         return DeltaDatasets(self.directory, ttl=TTL, sync=False)
 
 
-class MemoryTopicMachine(TopicMachine):
-    def open_store(self) -> TopicStore:
-        made = MemoryTopics(ttl=TTL, retention=Retention(rows=KEEP))
-        store: TopicStore = getattr(self, "store", None) or made
+class SqliteMachine(TopicMachine):
+    def open_store(self) -> SqliteTopics:
+        return SqliteTopics(self.directory, ttl=TTL, retention=Retention(rows=KEEP), sync=False)
+
+
+class JoiningMachine(SqliteMachine):
+    """Do the same where two files are enough to be joined, at any moment."""
+
+    def open_store(self) -> SqliteTopics:
+        store = SqliteTopics(self.directory, ttl=TTL, retention=Retention(rows=KEEP), sync=False)
+        join_soon(store, after=2, rows=10 * KEEP)
         return store
-
-
-class DirectoryTopicMachine(TopicMachine):
-    def open_store(self) -> TopicStore:
-        kept = Retention(rows=KEEP)
-        return DirectoryTopics(
-            self.directory, file_format="arrow", ttl=TTL, retention=kept, sync=False
-        )
 
 
 def bounded(machine: type[RuleBasedStateMachine], examples: int) -> Any:
@@ -430,5 +429,5 @@ def bounded(machine: type[RuleBasedStateMachine], examples: int) -> Any:
 
 
 TestDeltaDatasets = bounded(DeltaMachine, 40)
-TestMemoryTopics = bounded(MemoryTopicMachine, 60)
-TestDirectoryTopics = bounded(DirectoryTopicMachine, 30)
+TestSqliteTopics = bounded(SqliteMachine, 40)
+TestJoinedTopics = bounded(JoiningMachine, 40)

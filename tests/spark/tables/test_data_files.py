@@ -11,7 +11,8 @@ import pytest
 
 from wsmux.rpc import RiverError
 from wsmux.spark.source.ranges import Group
-from wsmux.spark.store import files as files_module
+from wsmux.spark.store.base import READ_BYTES
+from wsmux.spark.tables import parquet_writer
 from wsmux.spark.tables.actions import DataFile
 from wsmux.spark.tables.data_files import (
     GROUP_BYTES,
@@ -40,7 +41,7 @@ def read(root: Path, file: DataFile, schema: Any, columns: Any, span: range) -> 
 
 
 def test_any_range_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "GROUP_ROWS", 10)
+    monkeypatch.setattr(parquet_writer, "GROUP_ROWS", 10)
     file = written(tmp_path, *(rows(start, 7) for start in range(0, 35, 7)))
     for start in range(0, 36, 5):
         for end in range(start, 36, 5):
@@ -56,6 +57,13 @@ def test_every_type_comes_back(tmp_path: Path) -> None:
     (found,) = read(tmp_path, file, part.schema, part.schema.names, range(2))
     assert found.schema.equals(part.schema, check_metadata=True)
     assert str(found.to_pylist()) == str(part.to_pylist())
+
+
+def test_batches_are_bounded(tmp_path: Path) -> None:
+    large = pa.record_batch([pa.array([b"x" * 1000] * 10_000)], names=["x"])
+    found = read(tmp_path, written(tmp_path, large), large.schema, ["x"], range(10_000))
+    assert sum(batch.num_rows for batch in found) == 10_000
+    assert max(batch.nbytes for batch in found) < 2 * READ_BYTES
 
 
 def test_names_with_dots_do_not_lead_into_columns(tmp_path: Path) -> None:

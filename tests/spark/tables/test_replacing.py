@@ -296,7 +296,7 @@ def test_a_server_killed_at_any_change_replaces_once(tmp_path: Path) -> None:
     DeltaDatasets(tmp_path, sync=False)
     wanted = [*range(10, 20)]
     written(DeltaDatasets(tmp_path, sync=False), batch_of(range(20)))
-    nursery = Nursery(tmp_path, "parquet")
+    nursery = Nursery(tmp_path)
     deaths, finished = 0, False
     try:
         while not finished:

@@ -31,8 +31,7 @@ from ...server import Server
 from ..protocol import INGEST, READ, WRITE
 from ..store.base import DAY, DatasetStore, Retention, TopicStore
 from ..store.datasets import DeltaDatasets
-from ..store.directory_stores import DirectoryTopics
-from ..store.memory import MemoryTopics
+from ..topics.sqlite_topics import SqliteTopics
 from .arrow_stream import Limits
 from .ingest_stream import GroupCommit, IngestStream
 from .named_streams import Handler, NamedStream, NamedStreams, ReadStream, WriteStream
@@ -60,8 +59,6 @@ _log = logger("wsmux.spark")
 class Stores(TypedDict, total=False):
     """Define the options with which ``serve_data`` makes stores."""
 
-    file_format: str
-    """How topics are stored: ``"parquet"``, the default, or ``"arrow"``."""
     ttl: float
     """Seconds to keep staged parts, replaced versions and ids of transactions; default a day."""
     retention: Retention
@@ -127,6 +124,7 @@ class DataServer(Server):
     ) -> None:
         access = Access(token)
         self._own = _own_streams(datasets, topics, limits or Limits(), ingest or GroupCommit())
+        self._topics = topics
         self._stores = [store for store in (datasets, topics) if store is not None]
         connection_options = ConnectionOptions(
             config=config or Config(receive_window=WINDOW),
@@ -177,7 +175,11 @@ class DataServer(Server):
         closing = self._end_connections(deadline)
         self.rpc.shutdown(closing.remaining())
         self._join_threads(closing)
+        if self._topics is not None:
+            self._topics.close()
         self._sweeper.join(closing.remaining())
+        if self._topics is not None:
+            self._topics.close()  # what the sweeper has opened since
 
     def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
         if offered:
@@ -250,9 +252,8 @@ def serve_data(
     """Listen and serve datasets and topics in background threads; return the running server.
 
     Args:
-        directory: where to store them, each dataset as a Delta table; if omitted, topics are in
-            memory and datasets in a temporary directory. Or pass your own stores as ``datasets``
-            and ``topics``.
+        directory: where to store them, each dataset as a Delta table; if omitted, in temporary
+            directories. Or pass your own stores as ``datasets`` and ``topics``.
         host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
             function that returns whether a token is valid. Required unless the address is loopback.
@@ -275,14 +276,11 @@ def serve_data(
     if directory is not None:
         if serving.keys() & {"datasets", "topics"}:
             raise ValueError("directory and stores exclude each other")
-        serving["topics"] = DirectoryTopics(directory, **_but(stores, "auto_optimize"))
-        serving["datasets"] = DeltaDatasets(directory, **_but(stores, "file_format", "retention"))
-    elif not serving.keys() & {"datasets", "topics"}:
-        kept = _but(stores, "file_format", "sync", "lock_timeout")
-        serving["topics"] = MemoryTopics(**_but(kept, "auto_optimize"))
-        serving["datasets"] = DeltaDatasets(**_but(kept, "retention"))
-    elif stores:
+    elif stores and serving.keys() & {"datasets", "topics"}:
         raise ValueError(f"{', '.join(stores)}: set these on your own stores")
+    if not serving.keys() & {"datasets", "topics"}:
+        serving["topics"] = SqliteTopics(directory, **_but(stores, "auto_optimize"))
+        serving["datasets"] = DeltaDatasets(directory, **_but(stores, "retention"))
     serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
     listener = listen(host, port, shared=shared)
     try:

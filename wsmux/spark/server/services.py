@@ -28,7 +28,7 @@ topic.describe      topic                                           schema, part
 topic.create        topic, schema, partitions?                      created
 topic.heads         topic                                           earliest, latest, bytes; now
                     (a subscription)                                and at each change
-topic.begin         topic, query, batch, schema                     txn, done
+topic.begin         topic, query? and batch?, schema                txn, done
 topic.commit        txn, receipts                                   version, rows, bytes
 topic.abort         txn                                             committed
 topic.release       topic, query, offsets
@@ -240,12 +240,12 @@ class TopicService(Service):
         return {"created": self.store.create(request.text("topic"), schema, partitions)}
 
     def begin(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a transaction for one batch of a query."""
+        """Begin a transaction for one batch of a query, or of its own."""
         request = Request(init)
         begun = self.store.begin(
             request.text("topic"),
-            request.text("query"),
-            request.whole("batch"),
+            request.text("query") if "query" in request else None,
+            request.whole("batch") if "batch" in request else None,
             schema_of(request.raw("schema")),
         )
         return begun._asdict()

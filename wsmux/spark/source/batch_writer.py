@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -63,7 +62,7 @@ class BatchWriter(DataSourceArrowWriter):
         if options.topic:
             if overwrite:
                 raise bad_option("topics only support appending; use the mode append")
-            init |= {"topic": options.topic, "query": uuid4().hex, "batch": 0}
+            init["topic"] = options.topic
             if options.app is not None:
                 init |= {"query": options.app, "batch": options.app_version}
         else:

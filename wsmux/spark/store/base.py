@@ -13,14 +13,18 @@ from abc import ABC, abstractmethod
 from builtins import list as List
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from ...config import MIB
 from ...rpc import RiverError
 from ..protocol import Code, Receipt, refusal
 from .filters import Filter
 
 __all__ = [
     "DAY",
+    "LOCK_TIMEOUT",
+    "READ_BYTES",
+    "READ_ROWS",
     "Begun",
     "Committed",
     "DatasetInfo",
@@ -38,10 +42,19 @@ __all__ = [
     "TopicStore",
     "Vacuumed",
     "VersionInfo",
+    "no_txn",
 ]
 
 # Seconds that things are kept for by default: longer than a job takes, retries included.
 DAY = 86_400.0
+
+# Seconds that a change waits for those before it, each of which takes milliseconds. It is half of
+# what a client gives its call, so that the client learns of the lock and not of its own clock.
+LOCK_TIMEOUT = 30.0
+
+# Bytes and rows of a batch that is read: many of the former cost memory, few the time per batch.
+READ_BYTES = 2 * MIB
+READ_ROWS = 64 * 1024
 
 
 class Table(NamedTuple):
@@ -173,7 +186,8 @@ class Retention:
 
     What is not among the newest ``rows`` or ``bytes``, or is older than ``age`` seconds, goes, but
     not what a known query has still to release. The ``hard`` limits wait for nobody: no more than
-    so much stays. Whole files go, the oldest first; the newest commit stays whatever its size.
+    so much stays. Whole files go, the oldest first; the newest commit stays whatever its size, and
+    small commits that were joined to a file, of up to a tenth of each limit, go together.
     """
 
     rows: int | None = None
@@ -188,6 +202,14 @@ class Retention:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"Retention.{name} must be above 0, not {value!r}")
+
+
+def no_txn(txn: str, done: Committed | None = None) -> RiverError:
+    """Return the error for a transaction that takes nothing any more."""
+    why = "was never begun, was aborted, or has expired"
+    if done is not None:
+        why = f"was committed before, as version {done.version}"
+    return refusal(Code.NO_TXN, f"the transaction {txn} {why}")
 
 
 class Part(ABC):
@@ -351,49 +373,37 @@ class DatasetStore(ABC):
         return refusal(Code.BAD_REQUEST, text)
 
 
-class TopicStore(ABC):
-    """Keep topics: partitions of rows, to which rows are added."""
+class TopicStore(Protocol):
+    """What keeps topics: partitions of rows, to which rows are added."""
 
-    @abstractmethod
     def create(self, topic: str, schema: Any, partitions: int | None = None) -> bool:
         """Make a topic, of one partition by default; false if there is one just like it."""
 
-    @abstractmethod
     def describe(self, topic: str) -> TopicDescription:
         """Return what a topic is and holds."""
 
-    @abstractmethod
-    def heads(self, topic: str) -> Heads:
-        """Return what a topic holds."""
-
-    @abstractmethod
     def wait_heads(self, topic: str, seen: Heads | None, timeout: float) -> Heads:
         """Return what a topic holds as soon as that is not what was ``seen``, or time is up."""
 
-    @abstractmethod
-    def begin(self, topic: str, query: str, batch: int, schema: Any) -> Begun:
+    def begin(self, topic: str, query: str | None, batch: int | None, schema: Any) -> Begun:
         """Begin to write a batch of a query; the transaction of the two is always the same one.
 
-        A batch that is not above the last one committed of that query is ``done``.
+        A batch that is not above the last one committed of that query is ``done``. Without query
+        and batch it is a transaction of its own, which is known for a time only.
         """
 
-    @abstractmethod
     def check_open(self, txn: str) -> None:
         """Raise NO_TXN unless parts of a transaction can be staged."""
 
-    @abstractmethod
     def open_part(self, txn: str, partition: int, attempt: int, schema: Any) -> Part:
         """Begin to stage; the writer's partitions are spread over the topic's."""
 
-    @abstractmethod
     def commit(self, txn: str, receipts: Sequence[Receipt]) -> Committed:
         """Add what the receipts name, all at once."""
 
-    @abstractmethod
     def abort(self, txn: str) -> bool:
         """Drop what is staged, unless it was committed; tell whether it was."""
 
-    @abstractmethod
     def read(
         self,
         topic: str,
@@ -404,10 +414,11 @@ class TopicStore(ABC):
     ) -> Table:
         """Return the rows of a partition from offset ``start`` up to ``end``."""
 
-    @abstractmethod
     def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
         """Note that a query needs nothing below some offsets any more, and is there to wait for."""
 
-    @abstractmethod
     def expire(self, now: float) -> None:
         """Drop what retention and time to live allow; ``now`` in seconds since 1970."""
+
+    def close(self) -> None:
+        """End ``expire`` soon, let go of connections; who comes later opens them again."""

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import tempfile
 import threading
 import time
 import uuid
-import weakref
 from builtins import list as List
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -39,7 +36,8 @@ from ..tables.compaction import (
     optimize,
 )
 from ..tables.conditions import parse_condition
-from ..tables.data_files import checked_path, groups_of, read_file
+from ..tables.data_files import groups_of, read_file
+from ..tables.file_lock import FIRST_PAUSE, LONGEST_PAUSE
 from ..tables.group_commit import append_group, ingested
 from ..tables.history import HISTORY, MAX_HISTORY, history
 from ..tables.partitions import check_partitions, matching
@@ -51,6 +49,7 @@ from ..tables.types import aligned, arrow_of, delta_schema, fitted, kept_schema,
 from ..tables.vacuum import vacuum
 from .base import (
     DAY,
+    LOCK_TIMEOUT,
     Begun,
     Committed,
     DatasetInfo,
@@ -64,13 +63,11 @@ from .base import (
     Table,
     Vacuumed,
     VersionInfo,
+    no_txn,
 )
-from .directory import real_directory
-from .directory_stores import open_directory
-from .file_lock import FIRST_PAUSE, LOCK_TIMEOUT, LONGEST_PAUSE
+from .directory import checked_path, open_directory, real_directory, temporary_directory
 from .filters import Filter, Matcher, matcher
-from .schemas import bound_columns, stored_schema, takes
-from .transactions import ledger_schema, no_txn, schema_text
+from .schemas import bound_columns, schema_from_text, schema_text, stored_schema, takes
 
 __all__ = ["MODES", "DeltaDatasets"]
 
@@ -122,8 +119,7 @@ class DeltaDatasets(DatasetStore):
             text = "auto_optimize must be 2 files or more, or None for never"
             raise ValueError(f"{text}, not {auto_optimize!r}")
         if directory is None:
-            directory = tempfile.mkdtemp(prefix="wsmux-datasets-")
-            weakref.finalize(self, _remove_own, directory, os.getpid())
+            directory = temporary_directory(self, "datasets")
             sync = False
         self._path = open_directory(directory) / "datasets"
         self._ttl = ttl
@@ -306,8 +302,8 @@ class DeltaDatasets(DatasetStore):
 
     def open_part(self, txn: str, partition: int, attempt: int, schema: Any) -> Part:
         ident, table, info = self._open_txn(txn)
-        kept = ledger_schema(info["schema"])
-        given = ledger_schema(info["given"]) if "given" in info else kept
+        kept = schema_from_text(info["schema"])
+        given = schema_from_text(info["given"]) if "given" in info else kept
         takes(given, _kept(schema), "the transaction")
         columns = info.get("partition_by") or []
         part = table.staging.new_part(ident.key, partition, attempt, kept, columns)
@@ -415,7 +411,7 @@ class DeltaDatasets(DatasetStore):
         receipts: Sequence[Receipt],
     ) -> Commit:
         mode, columns = info["mode"], info.get("partition_by") or []
-        layout = _Layout(ledger_schema(info["schema"]), columns)
+        layout = _Layout(schema_from_text(info["schema"]), columns)
         merges, overwrites = "given" in info, bool(info.get("overwrite_schema"))
         if state is not None:
             asked = _Asked(mode, layout.schema, columns, merges, overwrites)
@@ -545,12 +541,6 @@ class DeltaDatasets(DatasetStore):
             text = f"limit must be 1 to {MAX_HISTORY} versions, not {wanted!r}"
             raise refusal(Code.BAD_REQUEST, text)
         return history(self._table(dataset), wanted)
-
-
-def _remove_own(directory: str, process: int) -> None:
-    """Remove a temporary directory, but not in a forked process, whose parent needs it."""
-    if os.getpid() == process:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 class _FitPart(Part):

@@ -1,14 +1,14 @@
-"""Let a topic live in a directory that several processes may share.
+"""Hold what the stores of a directory have in common: which one it is, and safe ways into it.
 
 ::
 
-    NAME/_lock              locked by whoever changes something; see ``file_lock``
-    NAME/_log/              see ``commit_log``
-    NAME/parts/KEY/         one transaction: txn.json, and FILE with FILE.json for each part
-    NAME/queries/KEY.json   what a query has released
+    DIRECTORY/wsmux-store.json    tells that the directory is a store, and of which kind
+    DIRECTORY/datasets/NAME/      see ``datasets``
+    DIRECTORY/topics.sqlite       see ``topics.database``
+    DIRECTORY/topics/NAME/        see ``topics.segments``
 
-A part is there when its second file is. Names come from this package only, and no link is followed,
-so nothing outside of the directory is read or written.
+Names come from this package only, and no link is followed, so nothing outside of the directory is
+read or written.
 """
 
 from __future__ import annotations
@@ -18,130 +18,80 @@ import os
 import re
 import shutil
 import stat
-import threading
+import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import weakref
 from pathlib import Path
 from typing import Any
 
-from ...rpc import RiverError
-from ...runtime.lazy_imports import pa
-from ...runtime.logs import logger
-from ..protocol import Code, Receipt, is_name, refusal
-from .backend import Home, Homes, S, Staged
-from .base import Part
-from .commit_log import CommitLog, read_object, remove_file, sync_directory, write_new
-from .file_lock import FileLock
-from .files import FORMATS, FileFormat
-from .schemas import first_line
+from ..protocol import Code, refusal
 
-__all__ = ["DirectoryHome", "DirectoryHomes", "DirectoryPart", "read_staged", "real_directory"]
+__all__ = [
+    "checked_path",
+    "open_directory",
+    "read_object",
+    "real_directory",
+    "sync_path",
+    "temporary_directory",
+    "write_new",
+]
 
+MARKER = "wsmux-store.json"
+LAYOUT = 1
 
-class DirectoryPart(Part):
-    """Write one part into the directory of its transaction."""
-
-    def __init__(
-        self,
-        path: Path,
-        shown: str,
-        partition: int,
-        attempt: int,
-        file_format: FileFormat,
-        schema: Any,
-        *,
-        sync: bool,
-    ) -> None:
-        self._path = path
-        self._shown = shown
-        self._partition = partition
-        self._attempt = attempt
-        self._sync = sync
-        self._rows = 0
-        try:
-            self._writer = file_format.create(path, schema)
-        except (OSError, pa.ArrowException) as error:
-            raise self._failed(error) from error
-        self._open = True
-
-    def write(self, batch: Any) -> None:
-        try:
-            self._writer.write(batch)
-        except (OSError, pa.ArrowException) as error:
-            raise self._failed(error) from error
-        self._rows += batch.num_rows
-
-    def finish(self, size: int, crc: int) -> Receipt:
-        name = self._path.name
-        receipt = Receipt(self._partition, self._attempt, self._rows, size, crc, name)
-        hidden = self._path.parent / f".{uuid.uuid4().hex}"
-        try:
-            groups = self._writer.close()
-            self._open = False
-            if self._sync:
-                _sync_file(self._path)
-            values = {**receipt.to_json(), "groups": groups}
-            write_new(hidden, json.dumps(values).encode(), sync=self._sync)
-            os.rename(hidden, f"{self._path}.json")
-            if self._sync:
-                sync_directory(self._path.parent)
-        except (OSError, pa.ArrowException) as error:
-            raise self._failed(error) from error
-        return receipt
-
-    def discard(self) -> None:
-        if self._open:
-            self._open = False
-            self._writer.abandon()
-            remove_file(self._path)
-
-    def _failed(self, error: Exception) -> RiverError:
-        """Return the error for what the system or pyarrow said."""
-        if isinstance(error, FileNotFoundError) or not self._path.parent.exists():
-            text = "the transaction was aborted, or has expired, while it was written"
-            return refusal(Code.NO_TXN, text)
-        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
-            return refusal(Code.STORE_FAILED, f"{self._shown}: {error.strerror or error}")
-        return refusal(Code.BAD_ARROW, f"{self._shown} cannot be written: {first_line(error)}")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_staged(values: Mapping[str, Any], shown: str) -> Staged:
-    """Return what a part's second file holds.
+def open_directory(directory: str | os.PathLike[str]) -> Path:
+    """Return a directory that is a store; make it one if it is empty, or not there.
 
     Raises:
-        RiverError: CORRUPT.
+        ValueError: it is the address of an object store. RiverError: CORRUPT, if it holds something
+            else. OSError: it cannot be used.
     """
-    groups = values.get("groups")
-    if not isinstance(groups, list) or not all(type(rows) is int for rows in groups):
-        raise refusal(Code.CORRUPT, f"{shown} is damaged: it lists no groups")
-    try:
-        return Staged(Receipt.of({k: v for k, v in values.items() if k != "groups"}), groups)
-    except RiverError as error:
-        raise refusal(Code.CORRUPT, f"{shown} is damaged: {error.message}") from error
+    if _ADDRESS.match(os.fspath(directory)):
+        text = (
+            f"{os.fspath(directory)!r:.200} is an address, and a store is a directory of a file "
+            "system with flock and hard links: object stores have neither, and are not supported; "
+            "name a directory"
+        )
+        raise ValueError(text)
+    path = Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    path = path.resolve(strict=True)
+    marker = read_object(path / MARKER, MARKER)
+    if marker is None:
+        if any(name not in ("datasets", "topics") for name in _visible(path)):
+            text = f"{path} holds other things and is no store: name an empty directory"
+            raise refusal(Code.CORRUPT, text)
+        hidden = path / f".{uuid.uuid4().hex}"
+        write_new(hidden, json.dumps({"layout": LAYOUT}).encode(), sync=True)
+        os.rename(hidden, path / MARKER)
+        sync_path(path)
+    elif marker.get("layout") != LAYOUT:
+        text = f"{path / MARKER} tells of a layout that is not known here: {marker}"
+        raise refusal(Code.CORRUPT, text[:1000])
+    for inner in ("datasets", "topics"):
+        if not real_directory(path / inner, inner):
+            (path / inner).mkdir(exist_ok=True)
+    return path
 
 
-TXN = "txn.json"
-_KEY = re.compile(r"[0-9a-f]{32}(-[0-9]{1,19})?")
-_FILE = re.compile(rf"{_KEY.pattern}/p[0-9]{{1,19}}-[0-9]{{1,19}}-[0-9a-f]{{16}}\.[a-z]{{1,16}}")
-_HIDDEN = re.compile(r"~[0-9a-f]{32}")
-_QUERY = re.compile(r"([0-9a-f]{32})\.json")
-
-_log = logger("wsmux.spark")
+def _visible(path: Path) -> list[str]:
+    return [name for name in os.listdir(path) if not name.startswith(".") and name != MARKER]
 
 
-def _check_file(file: str) -> None:
-    """Raise ``ValueError`` for a name that no file of this store has."""
-    if _FILE.fullmatch(file) is None:
-        raise ValueError(f"there is no file {file[:200]!r}")
+def temporary_directory(owner: object, what: str) -> str:
+    """Make a directory that goes with its owner."""
+    path = tempfile.mkdtemp(prefix=f"wsmux-{what}-")
+    weakref.finalize(owner, _remove_own, path, os.getpid())
+    return path
+
+
+def _remove_own(path: str, process: int) -> None:
+    """Remove a temporary directory, but not in a forked process, whose parent needs it."""
+    if os.getpid() == process:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def real_directory(path: Path, shown: str) -> bool:
@@ -160,340 +110,69 @@ def real_directory(path: Path, shown: str) -> bool:
     return True
 
 
-class DirectoryHome(Home[S]):
-    """One home in a directory.
+def checked_path(root: Path, name: str, shown: str) -> Path:
+    """Return the path of a file of a table or topic: below its folder, and no link on the way.
 
-    Args:
-        path: the directory. shown: what to call it in errors.
-        lock_timeout: seconds that a change may wait for those of others.
+    Raises:
+        RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
-
-    def __init__(
-        self,
-        path: Path,
-        shown: str,
-        state: type[S],
-        file_format: FileFormat,
-        *,
-        sync: bool,
-        lock_timeout: float,
-    ) -> None:
-        self.name = path.name
-        self.path = path
-        self._shown = shown
-        self._kind = state
-        self._format = file_format
-        self._sync = sync
-        self._log = CommitLog(path / "_log", f"{shown}/_log", sync=sync)
-        self._lock = FileLock(path / "_lock", f"{shown}/_lock", lock_timeout)
-        self._mutex = threading.Lock()
-        self._state: S | None = None
-        self._number = -1
-
-    # The state
-
-    @contextmanager
-    def locked(self) -> Iterator[S]:
-        with self._lock.held():
-            with self.view() as state:
-                pass  # nobody changes it now but the holder
-            yield state
-
-    @contextmanager
-    def view(self) -> Iterator[S]:
-        with self._mutex:
-            yield self._refresh_locked()
-
-    def _refresh_locked(self) -> S:
-        state = self._state
-        if state is None:
-            return self._load_locked()
-        while (entry := self._log.entry(self._number + 1)) is not None:
-            if entry.get("home") != state.id:  # removed and made again since the last look
-                return self._load_locked()
-            self._apply_locked(state, self._number + 1, entry)
-        if not self._log.holds(self._number):  # kept states have overtaken this one
-            return self._load_locked()
-        return state
-
-    def _load_locked(self) -> S:
-        self._state = None
-        for name in ("_log", "parts"):
-            if not real_directory(self.path / name, f"{self._shown}/{name}"):
-                raise refusal(Code.CORRUPT, f"{self._shown}/{name} is missing")
-        start = self._log.start()
-        state = self._kind()
-        if start.state is not None:
-            try:
-                state = self._kind.from_json(start.state)
-                for key, names in state.files_of().items():
-                    for name in names:
-                        _check_file(f"{key}/{name}")
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                name = f"{start.number:020d}.state.json"
-                raise self._log.corrupt(name, f"is damaged: {error!r}") from error
-        self._number = start.number
-        while (entry := self._log.entry(self._number + 1)) is not None:
-            self._apply_locked(state, self._number + 1, entry)
-        if self._number < start.highest or self._number < 0:
-            if self._log.start().number > start.number:  # a state was kept meanwhile
-                return self._load_locked()
-            raise self._log.corrupt(f"{self._number + 1:020d}.json", "is missing")
-        self._state = state
-        return state
-
-    def _apply_locked(self, state: S, number: int, entry: Mapping[str, Any]) -> None:
-        try:
-            if state.id and entry["home"] != state.id:
-                raise ValueError(f"it is of home {entry['home']}, not {state.id}")
-            for file in entry.get("files", ()):
-                _check_file(file["file"])
-            state.apply(entry)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            self._state = None  # it may be half applied
-            raise self._log.corrupt(f"{number:020d}.json", f"is damaged: {error!r}") from error
-        self._number = number
-
-    def append(self, entry: Mapping[str, Any]) -> None:
-        with self._mutex:
-            state = self._refresh_locked()
-            written = {**entry, "home": state.id}
-            if not self._log.append(self._number + 1, written):
-                text = f"{self._shown}/_log was written to by somebody without the lock"
-                raise refusal(Code.CORRUPT, text)
-            self._apply_locked(state, self._number + 1, written)
-            self._log.keep_state(self._number, state.to_json)
-
-    # Transactions
-
-    def _txn(self, key: str) -> Path:
-        if _KEY.fullmatch(key) is None:
-            raise ValueError(f"{key!r} is no key")
-        return self.path / "parts" / key
-
-    def stage(self, key: str, info: Mapping[str, Any]) -> None:
-        path, data = self._txn(key), json.dumps(info).encode()
-        while not (real_directory(path, f"{self._shown}/parts/{key}") and (path / TXN).exists()):
-            path.mkdir(exist_ok=True)
-            hidden = path / f".{uuid.uuid4().hex}"
-            try:
-                write_new(hidden, data, sync=self._sync)
-                os.rename(hidden, path / TXN)
-                if self._sync:
-                    sync_directory(path)
-                    sync_directory(path.parent)
-            except FileNotFoundError:
-                continue  # somebody has dropped it just now
-
-    def staged(self, key: str) -> dict[str, Any] | None:
-        path, shown = self._txn(key), f"{self._shown}/parts/{key}"
-        if not real_directory(path, shown):
-            return None
-        return read_object(path / TXN, f"{shown}/{TXN}")
-
-    def transactions(self) -> list[str]:
-        return sorted(name for name in os.listdir(self.path / "parts") if _KEY.fullmatch(name))
-
-    def drop(self, key: str, before: float | None = None) -> None:
-        path = self._txn(key)
-        if not real_directory(path, f"{self._shown}/parts/{key}"):
-            return
-        if before is not None and _last_used(path) >= before:
-            return
-        trash = path.parent / f".{uuid.uuid4().hex}"
-        os.rename(path, trash)  # at once, so that nobody finds half of it
-        remove_tree(trash)
-
-    def prune(self, key: str, keep: set[str], before: float | None = None) -> bool:
-        path = self._txn(key)
-        if not real_directory(path, f"{self._shown}/parts/{key}"):
-            return True
-        kept = keep | {f"{name}.json" for name in keep} | {TXN}
-        clean = True
-        with os.scandir(path) as found:
-            for each in found:
-                if each.name in kept or not each.is_file(follow_symlinks=False):
-                    continue
-                if before is None or each.stat(follow_symlinks=False).st_mtime < before:
-                    remove_file(Path(each.path))
-                else:
-                    clean = False
-        return clean
-
-    def tidy(self, before: float) -> None:
-        remove_hidden(self.path / "_log", before)
-        if real_directory(self.path / "queries", f"{self._shown}/queries"):
-            remove_hidden(self.path / "queries", before)
-        with os.scandir(self.path / "parts") as found:
-            for each in found:
-                if each.name.startswith(".") and each.is_dir(follow_symlinks=False):
-                    remove_tree(Path(each.path))
-
-    # Parts
-
-    def new_part(self, key: str, partition: int, attempt: int, schema: Any) -> Part:
-        path = self._txn(key)
-        name = f"p{partition}-{attempt}-{uuid.uuid4().hex[:16]}.{self._format.name}"
-        shown = f"{self._shown}/parts/{key}/{name}"
-        return DirectoryPart(
-            path / name, shown, partition, attempt, self._format, schema, sync=self._sync
-        )
-
-    def part(self, key: str, file: str) -> Staged | None:
-        shown = f"{self._shown}/parts/{key}/{file}"
-        values = read_object(self._txn(key) / f"{file}.json", f"{shown}.json")
-        return None if values is None else read_staged(values, f"{shown}.json")
-
-    def read(
-        self, file: str, schema: Any, columns: Sequence[int], groups: Sequence[int], span: range
-    ) -> Iterator[Any]:
-        shown = f"{self._shown}/parts/{file}"
-        key, _, name = file.partition("/")
-        file_format = FORMATS.get(name.rpartition(".")[2])
-        if file_format is None:
-            raise refusal(Code.CORRUPT, f"{shown} is of no format known here")
-        path = self._txn(key) / name
-        try:
-            kinds = stat.S_ISDIR(path.parent.lstat().st_mode), stat.S_ISREG(path.lstat().st_mode)
-            if kinds != (True, True):
-                raise refusal(Code.CORRUPT, f"{shown} is not a file of the store")
-            yield from file_format.read(path, schema, columns, groups, span)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(shown) from error
-        except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-            raise refusal(Code.CORRUPT, f"{shown} is damaged: {first_line(error)}") from error
-
-    # Consumers
-
-    def released(self) -> dict[str, list[int]]:
-        path, shown = self.path / "queries", f"{self._shown}/queries"
-        if not real_directory(path, shown):
-            return {}
-        found = {}
-        for name in os.listdir(path):
-            query = _QUERY.fullmatch(name)
-            values = read_object(path / name, f"{shown}/{name}") if query else None
-            if query and values is not None:
-                found[query[1]] = _offsets(values, f"{shown}/{name}")
-        return found
-
-    def release(self, query: str, offsets: Sequence[int]) -> None:
-        path = self.path / "queries"
-        if not real_directory(path, f"{self._shown}/queries"):
-            path.mkdir()
-        hidden = path / f".{uuid.uuid4().hex}"
-        # Not made safe from a crash of the machine: an older one only keeps rows for longer.
-        write_new(hidden, json.dumps({"offsets": list(offsets)}).encode(), sync=False)
-        os.rename(hidden, path / f"{query}.json")
+    parts = Path(name).parts
+    if not parts or Path(name).is_absolute() or ".." in parts or "://" in name:
+        raise refusal(Code.CORRUPT, f"{shown} is outside of its folder")
+    if "\0" in name:
+        raise refusal(Code.CORRUPT, f"{shown!r} is the name of no file")
+    path = root
+    for part in parts:
+        path = path / part
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            raise refusal(Code.CORRUPT, f"{shown} is not a file of the store")
+    if not stat.S_ISREG(mode):
+        raise refusal(Code.CORRUPT, f"{shown} is not a file of the store")
+    return path
 
 
-def _offsets(values: Mapping[str, Any], shown: str) -> list[int]:
-    offsets = values.get("offsets")
-    if isinstance(offsets, list) and all(type(each) is int for each in offsets):
-        return offsets
-    raise refusal(Code.CORRUPT, f"{shown} is damaged: it holds no offsets")
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a folder, safe from a crash."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def _last_used(path: Path) -> float:
-    """Return when something in a directory was last written."""
-    with os.scandir(path) as found:
-        times = [each.stat(follow_symlinks=False).st_mtime for each in found]
-    return max([path.stat().st_mtime, *times])
+def write_new(path: Path, data: bytes, *, sync: bool) -> None:
+    """Write a file that is not there yet."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a directory; what cannot be removed is left for the next time."""
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        _log.warning("%s cannot be removed", path)
+def read_object(path: Path, shown: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file, ``None`` if the file is not there.
 
-
-def remove_hidden(path: Path, before: float) -> None:
-    """Remove what was being written in a directory by processes that are no more."""
-    with os.scandir(path) as found:
-        for each in found:
-            old = each.name.startswith(".") and each.is_file(follow_symlinks=False)
-            if old and each.stat(follow_symlinks=False).st_mtime < before:
-                remove_file(Path(each.path))
-
-
-class DirectoryHomes(Homes[S]):
-    """Find homes under a directory, and make them there."""
-
-    def __init__(
-        self,
-        path: Path,
-        shown: str,
-        state: type[S],
-        file_format: FileFormat,
-        *,
-        sync: bool,
-        lock_timeout: float,
-    ) -> None:
-        self._path = path
-        self._shown = shown
-        self._kind = state
-        self._format = file_format
-        self._sync = sync
-        self._lock_timeout = lock_timeout
-        self._mutex = threading.Lock()
-        self._known: dict[str, tuple[tuple[int, int], DirectoryHome[S]]] = {}
-
-    def find(self, name: str) -> DirectoryHome[S] | None:
-        path, shown = self._path / name, f"{self._shown}/{name}"
-        if not real_directory(path, shown):
-            return None
-        status = path.lstat()
-        inode = (status.st_dev, status.st_ino)
-        with self._mutex:
-            known = self._known.get(name)
-            if known is None or known[0] != inode:  # another one under the same name
-                home = DirectoryHome(
-                    path,
-                    shown,
-                    self._kind,
-                    self._format,
-                    sync=self._sync,
-                    lock_timeout=self._lock_timeout,
-                )
-                known = self._known[name] = (inode, home)
-            return known[1]
-
-    def make(self, name: str, entry: Mapping[str, Any]) -> DirectoryHome[S]:
-        home = self.find(name)
-        if home is not None:
-            return home
-        hidden = self._path / f"~{uuid.uuid4().hex}"  # what nobody can be called
-        for inner in ("_log", "parts"):
-            (hidden / inner).mkdir(parents=True)
-        CommitLog(hidden / "_log", "", sync=self._sync).append(0, entry)
-        if self._sync:
-            sync_directory(hidden)
-        try:
-            os.rename(hidden, self._path / name)
-        except OSError:  # somebody was faster
-            remove_tree(hidden)
-        if self._sync:
-            sync_directory(self._path)
-        home = self.find(name)
-        if home is None:
-            raise refusal(Code.STORE_FAILED, f"{self._shown}/{name} cannot be made")
-        return home
-
-    def names(self) -> list[str]:
-        return sorted(name for name in os.listdir(self._path) if is_name(name))
-
-    def tidy(self, before: float) -> None:
-        """Remove homes whose making was cut short."""
-        with os.scandir(self._path) as found:
-            for each in found:
-                made = _HIDDEN.fullmatch(each.name) and each.is_dir(follow_symlinks=False)
-                if made and each.stat(follow_symlinks=False).st_mtime < before:
-                    remove_tree(Path(each.path))
-
-    def check_schema(self, schema: Any) -> None:
-        try:
-            self._format.check(schema)
-        except pa.ArrowException as error:
-            text = f"this schema cannot be kept as {self._format.name}: {first_line(error)}"
-            raise refusal(Code.WRONG_SCHEMA, text) from error
+    Raises:
+        RiverError: CORRUPT.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        text = f"{shown} cannot be read: {error.strerror}"
+        raise refusal(Code.CORRUPT, text) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise refusal(Code.CORRUPT, f"{shown} is not a file")
+        with open(descriptor, "rb", closefd=False) as file:
+            values = json.loads(file.read())
+    except (OSError, ValueError, RecursionError) as error:
+        raise refusal(Code.CORRUPT, f"{shown} is damaged: {error}") from error
+    finally:
+        os.close(descriptor)
+    if not isinstance(values, dict):
+        raise refusal(Code.CORRUPT, f"{shown} is damaged: it is not an object")
+    return values

@@ -7,9 +7,11 @@ nullability inside of columns above all, is put back when a batch is read (``res
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ...rpc import RiverError
 from ...runtime.arguments import strings
 from ...runtime.lazy_imports import pa, pc
 from ..protocol import Code, refusal
@@ -24,7 +26,9 @@ __all__ = [
     "relaxed",
     "restamp",
     "schema_bytes",
+    "schema_from_text",
     "schema_of",
+    "schema_text",
     "stored_schema",
     "takes",
 ]
@@ -51,6 +55,23 @@ def schema_of(data: bytes) -> Any:
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
         text = f"a schema must be an Arrow IPC schema: {first_line(error)}"
         raise refusal(Code.BAD_REQUEST, text) from error
+
+
+def schema_text(schema: Any) -> str:
+    """Return a schema as text, as stores keep it."""
+    return base64.b64encode(schema_bytes(schema)).decode()
+
+
+def schema_from_text(text: str) -> Any:
+    """Return the schema that a store has kept as text.
+
+    Raises:
+        RiverError: CORRUPT.
+    """
+    try:
+        return schema_of(base64.b64decode(text, validate=True))
+    except (ValueError, RiverError) as error:
+        raise refusal(Code.CORRUPT, f"a schema that was kept is damaged: {error}") from error
 
 
 def check_text(fields: Iterable[Any]) -> None:

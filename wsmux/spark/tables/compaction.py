@@ -27,12 +27,11 @@ from ...runtime.lazy_imports import pa
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
 from ..protocol import Code, refusal
-from ..store.base import Optimized
-from ..store.file_lock import FileLock
-from ..store.files import READ_BYTES
+from ..store.base import READ_BYTES, Optimized
 from ..store.schemas import first_line
 from .actions import Action, DataFile, TableState, add_action, remove_action, told_metrics
 from .data_files import read_file
+from .file_lock import FileLock
 from .staging import OWN, Staged
 from .table import ENGINE, DeltaDirectory
 from .types import arrow_of

@@ -1,13 +1,11 @@
 """Write the Parquet files of tables, and read ranges of them back.
 
-What is written needs memory for one row group, whatever comes: see ``store.files``.
+What is written needs memory for one row group, whatever comes: see ``parquet_writer``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -16,9 +14,11 @@ from ...config import MIB
 from ...runtime.lazy_imports import pa, pq
 from ..protocol import Code, refusal
 from ..source.ranges import Group, overlaps
-from ..store.files import READ_BYTES, READ_ROWS, FileWriter, parquet_writer
+from ..store.base import READ_BYTES, READ_ROWS
+from ..store.directory import checked_path, sync_path
 from ..store.schemas import first_line, relaxed, restamp
 from .actions import DataFile
+from .parquet_writer import ParquetWriter
 from .partitions import partition_value
 from .statistics import Statistics
 
@@ -46,8 +46,7 @@ class NewFile:
         self._path = path
         self._sync = sync
         self._known = Statistics()
-        # Snappy, since every reader of Delta knows it.
-        self._writer: FileWriter = parquet_writer(path, schema, "snappy", plain_names=False)
+        self._writer = ParquetWriter(path, schema)
 
     def write(self, batch: Any) -> None:
         """Add a batch of the schema."""
@@ -79,15 +78,6 @@ class NewFile:
         self._path.unlink(missing_ok=True)
 
 
-def sync_path(path: Path) -> None:
-    """Make a file, or the names in a folder, safe from a crash."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def groups_of(file: DataFile) -> Iterator[Group]:
     """Yield what of a file is worth being read apart, without a look into it."""
     rows = file.rows or 0
@@ -96,28 +86,6 @@ def groups_of(file: DataFile) -> Iterator[Group]:
     for start, end in zip(edges, edges[1:], strict=False):
         if end > start:
             yield Group(end - start, file.size * (end - start) / rows)
-
-
-def checked_path(root: Path, name: str, shown: str) -> Path:
-    """Return the path of a table's file: below the table, and no link on the way.
-
-    Raises:
-        RiverError: CORRUPT. FileNotFoundError: it is gone.
-    """
-    parts = Path(name).parts
-    if not parts or Path(name).is_absolute() or ".." in parts or "://" in name:
-        raise refusal(Code.CORRUPT, f"{shown} is outside of the table")
-    if "\0" in name:
-        raise refusal(Code.CORRUPT, f"{shown!r} is the name of no file")
-    path = root
-    for part in parts:
-        path = path / part
-        mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode):
-            raise refusal(Code.CORRUPT, f"{shown} is not a file of the store")
-    if not stat.S_ISREG(mode):
-        raise refusal(Code.CORRUPT, f"{shown} is not a file of the store")
-    return path
 
 
 def remove_empty(root: Path, folders: Iterable[str]) -> None:

@@ -21,9 +21,9 @@ from ...runtime.deadline import Deadline
 from ...runtime.lazy_imports import pa
 from ..protocol import TEMPORARY, Code, refusal
 from ..store.base import Span
-from ..store.file_lock import FIRST_PAUSE, LONGEST_PAUSE
 from .actions import Action, TableState, add_action, commit_info, told_metrics
 from .compaction import check_writable
+from .file_lock import FIRST_PAUSE, LONGEST_PAUSE
 from .staging import Finished
 from .table import ENGINE, DeltaDirectory
 from .types import aligned, arrow_of, fitted, merged

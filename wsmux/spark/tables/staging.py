@@ -33,10 +33,9 @@ from ...runtime.lazy_imports import pa
 from ...runtime.logs import logger
 from ..protocol import Code, Receipt, refusal
 from ..store.base import Part
-from ..store.commit_log import read_object, write_new
-from ..store.directory import real_directory
+from ..store.directory import read_object, real_directory, sync_path, write_new
 from ..store.schemas import first_line
-from .data_files import NewFile, remove_empty, sync_path
+from .data_files import NewFile, remove_empty
 from .partitions import Piece, split
 
 __all__ = ["OWN", "Finished", "Staged", "StagedPart", "Staging"]

@@ -29,9 +29,7 @@ from ...runtime.lazy_imports import delta, pa
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
 from ..protocol import Code, refusal
-from ..store.commit_log import remove_file, write_new
-from ..store.directory import real_directory
-from ..store.file_lock import FileLock
+from ..store.directory import checked_path, real_directory, sync_path, write_new
 from ..store.schemas import first_line
 from .actions import (
     REMOVED_AGE,
@@ -50,7 +48,8 @@ from .actions import (
     rows_of,
     told_metrics,
 )
-from .data_files import checked_path, remove_empty, rows_in, sync_path
+from .data_files import remove_empty, rows_in
+from .file_lock import FileLock
 from .partitions import value_text
 from .staging import OWN, Staged, Staging
 from .types import delta_schema, has_naive_timestamps
@@ -520,7 +519,7 @@ class DeltaDirectory:
         except FileExistsError:
             return False
         finally:
-            remove_file(hidden)
+            hidden.unlink(missing_ok=True)
         if self._sync:
             sync_path(path.parent)
         return True
@@ -561,7 +560,7 @@ class DeltaDirectory:
                 found = checked_path(self.path, path, f"{self.shown}/{path}")
             except (RiverError, FileNotFoundError, NotADirectoryError):
                 continue  # of a table that shares files with another one, or gone
-            remove_file(found)
+            found.unlink(missing_ok=True)
             folders.add(str(PurePosixPath(path).parent))
         remove_empty(self.path, folders)
 
@@ -609,7 +608,7 @@ class DeltaDirectory:
             for each in found:
                 own = each.name.startswith(".") and each.name.endswith(".tmp")
                 if own and each.stat(follow_symlinks=False).st_mtime < before:
-                    remove_file(Path(each.path))
+                    Path(each.path).unlink(missing_ok=True)
 
     def checkpoint_is_due(self) -> bool:
         """Return whether a checkpoint is worth its cost."""

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from ...rpc import RiverError
 from ..protocol import Code, refusal
 from ..store.base import Vacuumed
+from ..store.directory import checked_path
 from .compaction import check_writable
-from .data_files import checked_path
 from .table import DeltaDirectory
 
 __all__ = ["RETENTION", "vacuum"]

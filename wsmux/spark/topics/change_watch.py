@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from ...runtime.deadline import Deadline
 from ...runtime.parking import Condition
-from .base import Heads
+from ..store.base import Heads
 
 __all__ = ["POLL", "ChangeWatch"]
 
-# Seconds between two looks at a log that other processes write to.
+# Seconds between two looks at what other processes have written.
 POLL = 0.05
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsmux.spark.store.base import Heads
-from wsmux.spark.store.change_watch import ChangeWatch
+from wsmux.spark.topics.change_watch import ChangeWatch
 
 from ...helpers.spark.clients import WAIT
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark.store.file_lock import FileLock
+from wsmux.spark.tables.file_lock import FileLock
 
 from ...helpers.timeouts import WAIT
 

@@ -15,11 +15,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ..protocol import Code, refusal
 
-__all__ = ["LOCK_TIMEOUT", "FileLock"]
-
-# Seconds that a change waits for those before it, each of which takes milliseconds. It is half of
-# what a client gives its call, so that the client learns of the lock and not of its own clock.
-LOCK_TIMEOUT = 30.0
+__all__ = ["FIRST_PAUSE", "LONGEST_PAUSE", "FileLock"]
 
 # Seconds between two looks at what another process holds: at first, and at most. The system wakes
 # nobody who waits with a timeout.

@@ -1,0 +1,163 @@
+"""Write the Arrow files that topics are kept in, and read ranges of them back.
+
+What is written has nothing but nullable columns inside of columns (``schemas.relaxed``), and record
+batches of at most a few MiB, which small ones are put together to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...runtime.lazy_imports import pa
+from ..protocol import Code, refusal
+from ..source.ranges import overlaps
+from ..store.base import READ_BYTES, READ_ROWS
+from ..store.directory import checked_path, sync_path
+from ..store.schemas import first_line, relaxed, restamp
+
+__all__ = ["COLUMNS", "Segment", "SegmentWriter", "check_schema", "read_segment"]
+
+
+class Segment(NamedTuple):
+    """A file of a partition: the rows from offset ``start`` on.
+
+    Attributes:
+        bytes: of the Arrow streams that the rows came as. groups: the rows of each record batch,
+            in JSON. version, since: the commit that the first rows came with, and when that was
+            (seconds since 1970). time: when the last rows came.
+    """
+
+    start: int
+    rows: int
+    bytes: int
+    file: str
+    groups: str
+    version: int
+    since: float
+    time: float
+
+    @property
+    def end(self) -> int:
+        """The offset after the last row."""
+        return self.start + self.rows
+
+
+# How a row of the database is read as one.
+COLUMNS = ", ".join(Segment._fields)
+
+
+def check_schema(schema: Any) -> None:
+    """Check that a schema can be written.
+
+    Raises:
+        RiverError: WRONG_SCHEMA.
+    """
+    try:
+        with pa.BufferOutputStream() as sink:
+            pa.ipc.new_file(sink, relaxed(schema)).close()
+    except pa.ArrowException as error:
+        text = f"this schema cannot be kept in Arrow files: {first_line(error)}"
+        raise refusal(Code.WRONG_SCHEMA, text) from error
+
+
+class SegmentWriter:
+    """Write one file; errors are those of pyarrow and of the system.
+
+    Attributes:
+        path: the file, which is not there yet. rows: how many were written.
+    """
+
+    def __init__(self, path: Path, schema: Any, *, sync: bool) -> None:
+        self.path = path
+        self.rows = 0
+        self._schema = relaxed(schema)
+        self._sync = sync
+        self._groups: list[int] = []
+        self._gathered: list[Any] = []
+        self._size = 0
+        self._file = pa.OSFile(str(path), "wb")
+        try:
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._writer = pa.ipc.new_file(self._file, self._schema, options=options)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def write(self, batch: Any) -> None:
+        """Add a batch of the stored schema."""
+        self._gathered.append(restamp(batch, self._schema))
+        self.rows += batch.num_rows
+        self._size += batch.nbytes
+        if self._size >= READ_BYTES or sum(each.num_rows for each in self._gathered) >= READ_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        batches = self._gathered
+        if len(batches) > 1:
+            batches = pa.Table.from_batches(batches, self._schema).combine_chunks().to_batches()
+        for batch in batches:
+            rows = batch.num_rows
+            step = max(1, min(READ_ROWS, rows * READ_BYTES // max(1, batch.nbytes)))
+            for start in range(0, rows, step):
+                piece = batch.slice(start, step)
+                self._writer.write_batch(piece)
+                self._groups.append(piece.num_rows)
+        self._gathered, self._size = [], 0
+
+    def close(self) -> str:
+        """End the file, and make it and its name safe from a crash; return its ``groups``."""
+        self._flush()
+        self._writer.close()
+        self._file.close()
+        if self._sync:
+            sync_path(self.path)
+            sync_path(self.path.parent)
+        return json.dumps(self._groups, separators=(",", ":"))
+
+    def abandon(self) -> None:
+        """Let go of the file, and remove it."""
+        self._gathered = []
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def read_segment(
+    root: Path, segment: Segment, schema: Any, names: Sequence[str], span: range, shown: str
+) -> Iterator[Any]:
+    """Yield the rows of a range, some columns of them.
+
+    Args:
+        root: the folder. schema: the stored one, of all columns. span: the rows wanted, counted in
+            the file. shown: what to call the file in errors.
+
+    Raises:
+        RiverError: CORRUPT. FileNotFoundError: it is gone.
+    """
+    try:
+        path = checked_path(root, segment.file, shown)
+        yield from _read(path, schema, names, json.loads(segment.groups), span)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise refusal(Code.CORRUPT, f"{shown} is damaged: {first_line(error)}") from error
+
+
+def _read(
+    path: Path, schema: Any, names: Sequence[str], groups: Sequence[int], span: range
+) -> Iterator[Any]:
+    places = sorted(schema.get_field_index(name) for name in names)
+    wanted = pa.schema([schema.field(place) for place in places])
+    options = pa.ipc.IpcReadOptions(included_fields=places)
+    with pa.OSFile(str(path)) as source:
+        reader = pa.ipc.open_file(source, options=options)
+        if reader.num_record_batches != len(groups):
+            raise pa.ArrowInvalid(f"it has {reader.num_record_batches} batches, not {len(groups)}")
+        for place, start, end in overlaps(groups, span.start, span.stop):
+            batch = reader.get_batch(place)
+            if batch.num_rows != groups[place]:
+                raise pa.ArrowInvalid(f"batch {place} has {batch.num_rows} rows")
+            batch.validate(full=True)  # what was damaged must not crash the process
+            yield restamp(batch.slice(start, end - start), wanted).select(list(names))

@@ -1,0 +1,513 @@
+"""Keep topics in SQLite and Arrow files: what begin, commit, read and release mean.
+
+::
+
+    DIRECTORY/topics.sqlite       what is known of all topics; see ``database``
+    DIRECTORY/topics/NAME/        the files of a topic, staged ones among them; see ``segments``
+
+A part is staged where it stays: only a row of the database makes it visible. So there is nothing to
+move in a commit, and nothing that a crash can leave half done. Who removes the folder of a topic
+removes the topic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ...rpc import RiverError
+from ...runtime.logs import logger
+from ..protocol import MAX_WHOLE, Code, Receipt, TxnId, check_name, refusal
+from ..store.base import (
+    DAY,
+    LOCK_TIMEOUT,
+    Begun,
+    Committed,
+    Heads,
+    Part,
+    Retention,
+    Table,
+    TopicDescription,
+    TopicStore,
+    no_txn,
+)
+from ..store.directory import open_directory, real_directory, sync_path, temporary_directory
+from ..store.schemas import (
+    bound_columns,
+    schema_from_text,
+    schema_text,
+    stored_schema,
+    takes,
+)
+from .change_watch import POLL, ChangeWatch
+from .database import Database, Topic, find_topic
+from .segments import COLUMNS, Segment, check_schema, read_segment
+from .staging import NOTES, Staging
+from .upkeep import Upkeep, remove_files
+
+__all__ = ["SqliteTopics"]
+
+# A partition is some numbers in every message about the topic.
+MAX_PARTITIONS = 10_000
+
+# Characters of the id of a query; Spark's have 36.
+MAX_QUERY = 1000
+
+# Segments that a reader learns of at once.
+AHEAD = 64
+
+_log = logger("wsmux.spark")
+
+
+class _Key(NamedTuple):
+    """What stands for a query in the database, and the number of its batch.
+
+    A transaction of no query has a key of its own, and the number -1.
+    """
+
+    query: str
+    batch: int
+
+    def __str__(self) -> str:
+        return self.query if self.batch < 0 else f"{self.query}-{self.batch}"
+
+
+class SqliteTopics(TopicStore):
+    """Keep topics in a directory, which processes of one host may share, and be killed at any time.
+
+    Args:
+        directory: where; it may hold datasets too. A temporary one by default, which goes with the
+            store.
+        ttl: seconds that a transaction may stay without a write, and that one of no query is
+            remembered by its name. retention: what is kept; everything by default.
+        sync: false does without making sure that what was committed survives a crash of the
+            machine, which may then leave nothing that can be used; a temporary directory does so.
+        lock_timeout: seconds that a change waits for those of others before it fails with BUSY.
+
+    Raises:
+        ValueError: an argument is invalid. RiverError: CORRUPT, STORE_FAILED or BUSY.
+        OSError: the directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        ttl: float = DAY,
+        retention: Retention | None = None,
+        sync: bool = True,
+        lock_timeout: float = LOCK_TIMEOUT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not ttl > 0:
+            raise ValueError(f"ttl must be above 0, not {ttl!r}")
+        if not lock_timeout > 0:
+            raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
+        poll: float | None = POLL
+        if directory is None:
+            directory, sync, poll = temporary_directory(self, "topics"), False, None
+        root = open_directory(directory)
+        self._path = root / "topics"
+        self._sync = sync
+        self._ttl = ttl
+        self._clock = clock
+        self._watch = ChangeWatch(poll)
+        self._database = Database(
+            root / "topics.sqlite", "topics.sqlite", sync=sync, timeout=lock_timeout
+        )
+        self._staging = Staging(self._database, self._path, ttl, clock, sync=sync)
+        self._upkeep = Upkeep(self._database, self._path, retention or Retention(), ttl, sync=sync)
+
+    # Topics
+
+    def _find(self, db: sqlite3.Connection, name: str) -> Topic | None:
+        """Return a topic, ``None`` if there is none, or if its folder was removed.
+
+        Raises:
+            RiverError: CORRUPT; something else is in its place.
+        """
+        found = find_topic(db, check_name(name, "topic"))
+        there = real_directory(self._path / name, f"topics/{name}")
+        if found is None and there and (self._path / name / "_log").exists():
+            text = f"topics/{name} was written before topics were kept in SQLite: read it with the"
+            raise refusal(Code.CORRUPT, f"{text} version that wrote it, and write it again")
+        return found if there else None
+
+    def _topic(self, db: sqlite3.Connection, name: str) -> Topic:
+        found = self._find(db, name)
+        if found is None:
+            raise refusal(Code.NO_TOPIC, f"there is no topic {name}")
+        return found
+
+    def create(self, topic: str, schema: Any, partitions: int | None = None) -> bool:
+        check_name(topic, "topic")
+        wanted = 1 if partitions is None else partitions
+        if not 1 <= wanted <= MAX_PARTITIONS:
+            text = f"a topic has 1 to {MAX_PARTITIONS} partitions, not {wanted}"
+            raise refusal(Code.BAD_REQUEST, text)
+        stored = stored_schema(schema)
+        check_schema(stored)
+        with self._database.write() as db:
+            found = self._find(db, topic)
+            if found is None:
+                self._make(db, topic, schema_text(stored), wanted)
+                return True
+            count = len(_heads(db, found).latest)
+        takes(schema_from_text(found.schema), stored, f"topic {topic}")
+        if partitions is not None and partitions != count:
+            text = f"there is a topic {topic} already, of {count} partitions, not {partitions}"
+            raise refusal(Code.EXISTS, text)
+        return False
+
+    def _make(self, db: sqlite3.Connection, name: str, schema: str, partitions: int) -> None:
+        (self._path / name).mkdir(exist_ok=True)
+        if self._sync:
+            sync_path(self._path)
+        db.execute("DELETE FROM topics WHERE name = ?", (name,))  # whose folder was removed
+        made = db.execute(
+            "INSERT INTO topics (name, schema, version) VALUES (?, ?, 0)", (name, schema)
+        )
+        db.executemany(
+            "INSERT INTO partitions VALUES (?, ?, 0, 0, 0, 0)",
+            ((made.lastrowid, place) for place in range(partitions)),
+        )
+
+    def describe(self, topic: str) -> TopicDescription:
+        with self._database.read() as db:
+            found = self._topic(db, topic)
+            heads = _heads(db, found)
+        return TopicDescription(schema_from_text(found.schema), len(heads.latest), heads)
+
+    def heads(self, topic: str) -> Heads:
+        """Return what a topic holds."""
+        with self._database.read() as db:
+            return _heads(db, self._topic(db, topic))
+
+    def wait_heads(self, topic: str, seen: Heads | None, timeout: float) -> Heads:
+        check_name(topic, "topic")
+        return self._watch.wait(topic, lambda: self.heads(topic), seen, timeout)
+
+    # Writing
+
+    def begin(self, topic: str, query: str | None, batch: int | None, schema: Any) -> Begun:
+        key, now = _key_of(query, batch), self._clock()
+        with self._database.read() as db:
+            found = self._topic(db, topic)
+            done, txn = _done(db, found, key), _txn(db, found, key)
+        begun = Begun(str(TxnId("t", topic, str(key))), done is not None)
+        if done is None:
+            takes(schema_from_text(found.schema), stored_schema(schema), f"topic {topic}")
+            if txn is None or txn.used < now - self._ttl / NOTES:  # each task of a batch begins it
+                with self._database.write() as db:
+                    db.execute(
+                        "INSERT INTO txns (topic, query, batch, used) VALUES (?, ?, ?, ?)"
+                        " ON CONFLICT (topic, query, batch) DO UPDATE SET used = excluded.used",
+                        (self._topic(db, topic).id, *key, now),
+                    )
+        return begun
+
+    def check_open(self, txn: str) -> None:
+        self._open_txn(txn)
+
+    def _open_txn(self, txn: str) -> tuple[Topic, int]:
+        """Return the topic of a transaction that takes parts, and its id."""
+        name, key = _parsed(txn)
+        with self._database.read() as db:
+            topic = self._find(db, name)
+            done = None if topic is None else _done(db, topic, key)
+            found = None if topic is None else _txn(db, topic, key)
+        if topic is None or found is None or done is not None:
+            raise no_txn(txn, done)
+        return topic, found.id
+
+    def open_part(self, txn: str, partition: int, attempt: int, schema: Any) -> Part:
+        topic, ident = self._open_txn(txn)
+        stored = schema_from_text(topic.schema)
+        takes(stored, stored_schema(schema), f"topic {topic.name}")
+        return self._staging.new_part(topic.name, ident, partition, attempt, stored)
+
+    def commit(self, txn: str, receipts: Sequence[Receipt]) -> Committed:
+        name, key = _parsed(txn)
+        with self._database.write() as db:
+            topic = self._find(db, name)
+            if topic is None:
+                raise no_txn(txn)
+            done = _done(db, topic, key)
+            if done is not None:
+                return done
+            found = _txn(db, topic, key)
+            if found is None:
+                raise no_txn(txn)
+            done, left = self._commit(db, topic, key, found.id, receipts)
+        remove_files(self._path / name, left)
+        self._watch.tell(name)
+        return done
+
+    def _commit(
+        self,
+        db: sqlite3.Connection,
+        topic: Topic,
+        key: _Key,
+        txn: int,
+        receipts: Sequence[Receipt],
+    ) -> tuple[Committed, list[str]]:
+        """Do what a commit does; return what it made, and the files that it leaves to nobody."""
+        staged = _parts(db, txn)
+        for receipt in receipts:
+            receipt.check(staged[receipt.file].receipt if receipt.file in staged else None)
+        version, now = topic.version + 1, self._clock()
+        kept = [receipt for receipt in receipts if receipt.rows]
+        (count,) = db.execute(
+            "SELECT count(*) FROM partitions WHERE topic = ?", (topic.id,)
+        ).fetchone()
+        for receipt in kept:
+            place = topic.id, receipt.partition % count
+            query = "SELECT latest FROM partitions WHERE topic = ? AND partition = ?"
+            (start,) = db.execute(query, place).fetchone()
+            groups = staged[receipt.file].groups
+            added = start, receipt.rows, receipt.bytes, receipt.file, groups, version, now, now
+            db.execute(
+                "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*place, *added)
+            )
+            db.execute(
+                "UPDATE partitions SET latest = latest + ?, bytes = bytes + ?, loose = loose + 1"
+                " WHERE topic = ? AND partition = ?",
+                (receipt.rows, receipt.bytes, *place),
+            )
+        db.execute("UPDATE topics SET version = ? WHERE id = ?", (version, topic.id))
+        rows, size = sum(each.rows for each in kept), sum(each.bytes for each in kept)
+        forgotten = now if key.batch < 0 else None
+        db.execute(
+            "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (topic.id, *key, version, rows, size, forgotten),
+        )
+        # And the earlier batches of the query: they are done now, whatever they were.
+        over = topic.id, *key
+        query = (
+            "SELECT file FROM parts JOIN txns ON txns.id = parts.txn"
+            " WHERE topic = ? AND query = ? AND batch <= ?"
+        )
+        files = {file for (file,) in db.execute(query, over)} - {each.file for each in kept}
+        db.execute("DELETE FROM txns WHERE topic = ? AND query = ? AND batch <= ?", over)
+        return Committed(version, rows, size), sorted(files)
+
+    def abort(self, txn: str) -> bool:
+        name, key = _parsed(txn)
+        with self._database.write() as db:
+            topic = self._find(db, name)
+            if topic is None:
+                return False
+            if _done(db, topic, key) is not None:
+                return True
+            found = _txn(db, topic, key)
+            files = [] if found is None else [*_parts(db, found.id)]
+            if found is not None:
+                db.execute("DELETE FROM txns WHERE id = ?", (found.id,))
+        remove_files(self._path / name, files)
+        return False
+
+    # Reading
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str] | None = None,
+    ) -> Table:
+        with self._database.read() as db:
+            found = self._topic(db, topic)
+            _check_offsets(db, found, partition, start, end)
+        schema = schema_from_text(found.schema)
+        told = bound_columns(columns, schema)
+        return Table(told, self._rows(found, schema, told.names, partition, start, end))
+
+    def _rows(
+        self, topic: Topic, schema: Any, names: Sequence[str], partition: int, start: int, end: int
+    ) -> Iterator[Any]:
+        """Yield rows; go on in what has taken the place of files that were joined meanwhile."""
+        lost = ""
+        while start < end:
+            with self._database.read() as db:
+                segments = _segments(db, topic, partition, start, end)
+                if not segments or segments[0].file == lost:
+                    _check_offsets(db, topic, partition, start, end)
+                    where = f"what holds offset {start} of partition {partition}"
+                    missing = f"topics/{topic.name}/{lost}" if segments else where
+                    raise refusal(Code.CORRUPT, f"{missing} is missing")
+            for segment in segments:
+                span = range(start - segment.start, min(end, segment.end) - segment.start)
+                shown = f"topics/{topic.name}/{segment.file}"
+                root = self._path / topic.name
+                try:
+                    for batch in read_segment(root, segment, schema, names, span, shown):
+                        yield batch
+                        start += batch.num_rows
+                except FileNotFoundError:
+                    lost = segment.file
+                    break
+
+    def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
+        if not 0 < len(query) <= MAX_QUERY:
+            text = f"the id of a query has 1 to {MAX_QUERY} characters"
+            raise refusal(Code.BAD_REQUEST, text)
+        with self._database.write() as db:
+            found = self._topic(db, topic)
+            latest = _heads(db, found).latest
+            if len(offsets) != len(latest):
+                text = f"topic {topic} has {len(latest)} partitions, not {len(offsets)}"
+                raise refusal(Code.BAD_OFFSETS, text)
+            for place, (offset, top) in enumerate(zip(offsets, latest, strict=True)):
+                if offset > top:
+                    text = f"partition {place} of topic {topic} ends at {top}, before {offset}"
+                    raise refusal(Code.BAD_OFFSETS, text)
+            reader = found.id, _short(query)
+            row = db.execute(
+                "SELECT offsets FROM readers WHERE topic = ? AND query = ?", reader
+            ).fetchone()
+            before = [0] * len(latest) if row is None else json.loads(row[0])
+            after = [max(pair) for pair in zip(before, offsets, strict=True)]
+            db.execute(
+                "INSERT OR REPLACE INTO readers VALUES (?, ?, ?)", (*reader, json.dumps(after))
+            )
+
+    # Cleaning up
+
+    def close(self) -> None:
+        self._upkeep.stopping = True  # Arrow does not survive being cut off at the exit
+        self._database.close()
+
+    def expire(self, now: float) -> None:
+        self._upkeep.stopping = False
+        for name in self._upkeep.names():
+            try:
+                self._upkeep.sweep(name, now)
+            except (RiverError, OSError) as error:  # others are swept, whatever is wrong with it
+                _log.warning("topic %s cannot be swept: %s", name, error)
+            self._watch.tell(name)
+
+
+# Keys
+
+_KEY = re.compile(r"([0-9a-f]{32})(?:-([0-9]{1,19}))?")
+
+
+def _short(query: str) -> str:
+    """Return what stands for a query in the database."""
+    return hashlib.sha256(query.encode()).hexdigest()[:32]
+
+
+def _key_of(query: str | None, batch: int | None) -> _Key:
+    """Return the key of the one transaction that a batch of a query has, whoever asks."""
+    if query is None and batch is None:
+        return _Key(uuid.uuid4().hex, -1)
+    if query is None or batch is None or not 0 < len(query) <= MAX_QUERY:
+        text = f"a batch is of a query of 1 to {MAX_QUERY} characters; leave out both or none"
+        raise refusal(Code.BAD_REQUEST, text)
+    if not 0 <= batch <= MAX_WHOLE:
+        raise refusal(Code.BAD_REQUEST, f"a batch is a number from 0 up, not {batch}")
+    return _Key(_short(query), batch)
+
+
+def _parsed(text: str) -> tuple[str, _Key]:
+    """Return the topic of a transaction, and its key.
+
+    Raises:
+        RiverError: NO_TXN; it is none of a topic.
+    """
+    txn = TxnId.parse(text, "t")
+    found = _KEY.fullmatch(txn.key)
+    batch = -1 if found is None or found[2] is None else int(found[2])
+    if found is None or batch > MAX_WHOLE:
+        raise no_txn(text)
+    return txn.name, _Key(found[1], batch)
+
+
+# Rows
+
+
+class _Txn(NamedTuple):
+    id: int
+    used: float
+
+
+class _Staged(NamedTuple):
+    receipt: Receipt
+    groups: str
+
+
+def _heads(db: sqlite3.Connection, topic: Topic) -> Heads:
+    query = "SELECT earliest, latest, bytes FROM partitions WHERE topic = ? ORDER BY partition"
+    rows = db.execute(query, (topic.id,)).fetchall()
+    return Heads(*([row[place] for row in rows] for place in range(3)))
+
+
+def _done(db: sqlite3.Connection, topic: Topic, key: _Key) -> Committed | None:
+    """Return what a transaction made, if it was committed, or a later one of its query.
+
+    Only the last one of a query is known exactly; of others it is told that nothing came.
+    """
+    query = "SELECT batch, version, rows, bytes FROM queries WHERE topic = ? AND query = ?"
+    row = db.execute(query, (topic.id, key.query)).fetchone()
+    if row is None or key.batch > row[0]:
+        return None
+    return Committed(*row[1:]) if key.batch == row[0] else Committed(topic.version, 0, 0)
+
+
+def _txn(db: sqlite3.Connection, topic: Topic, key: _Key) -> _Txn | None:
+    query = "SELECT id, used FROM txns WHERE topic = ? AND query = ? AND batch = ?"
+    row = db.execute(query, (topic.id, *key)).fetchone()
+    return None if row is None else _Txn(*row)
+
+
+def _parts(db: sqlite3.Connection, txn: int) -> dict[str, _Staged]:
+    """Return the finished parts of a transaction by their files."""
+    query = "SELECT groups, partition, attempt, rows, bytes, crc, file FROM parts WHERE txn = ?"
+    found = db.execute(query, (txn,)).fetchall()
+    return {row[-1]: _Staged(Receipt(*row[1:]), row[0]) for row in found}
+
+
+def _segments(
+    db: sqlite3.Connection, topic: Topic, partition: int, start: int, end: int
+) -> list[Segment]:
+    """Return the first files that hold rows from an offset up to another one."""
+    place = topic.id, partition
+    rows = db.execute(
+        f"SELECT {COLUMNS} FROM segments WHERE topic = ? AND partition = ? AND start < ?"
+        " AND start >= (SELECT max(start) FROM segments"
+        " WHERE topic = ? AND partition = ? AND start <= ?)"
+        f" ORDER BY start LIMIT {AHEAD}",
+        (*place, end, *place, start),
+    ).fetchall()
+    found = [Segment(*row) for row in rows]
+    return found if found and found[0].end > start else []
+
+
+def _check_offsets(
+    db: sqlite3.Connection, topic: Topic, partition: int, start: int, end: int
+) -> None:
+    """Check that rows are held.
+
+    Raises:
+        RiverError: BAD_OFFSETS or OFFSETS_GONE.
+    """
+    heads = _heads(db, topic)
+    if partition >= len(heads.latest):
+        text = f"topic {topic.name} has {len(heads.latest)} partitions, so none is {partition}"
+        raise refusal(Code.BAD_OFFSETS, text)
+    earliest, latest = heads.earliest[partition], heads.latest[partition]
+    place = f"partition {partition} of topic {topic.name}"
+    if start > end or end > latest:
+        text = f"{place} has no offsets {start} to {end}; the latest is {latest}"
+        raise refusal(Code.BAD_OFFSETS, text)
+    if start < earliest and start < end:
+        text = f"offset {start} of {place} is gone; the earliest is {earliest}"
+        raise refusal(Code.OFFSETS_GONE, text)

@@ -1,0 +1,148 @@
+"""Stage what transactions write to topics: files that no segment names yet."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...runtime.lazy_imports import pa
+from ..protocol import Code, Receipt, refusal
+from ..store.base import Part
+from ..store.schemas import conform, first_line
+from .database import Database
+from .segments import SegmentWriter
+
+__all__ = ["NOTES", "StagedPart", "Staging"]
+
+# Writes are noted so many times within the time that a transaction may stay without one.
+NOTES = 4
+
+
+class Staging:
+    """Note what is staged.
+
+    Args:
+        path: the folder of the folders of topics. ttl: see ``SqliteTopics``. clock: tells the time
+            in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        path: Path,
+        ttl: float,
+        clock: Callable[[], float],
+        *,
+        sync: bool,
+    ) -> None:
+        self._database = database
+        self._path = path
+        self._ttl = ttl
+        self._clock = clock
+        self._sync = sync
+
+    def new_part(self, topic: str, txn: int, partition: int, attempt: int, schema: Any) -> Part:
+        """Begin a part of a transaction, whose batches come in a schema that is stored.
+
+        Raises:
+            RiverError: NO_TXN, STORE_FAILED or BAD_ARROW.
+        """
+        name = f"p{partition}-{attempt}-{uuid.uuid4().hex[:16]}.arrow"
+        return StagedPart(self, txn, Receipt(partition, attempt, 0, 0, 0, name), topic, schema)
+
+    def writer(self, topic: str, file: str, schema: Any) -> SegmentWriter:
+        """Return what writes a file of a topic."""
+        return SegmentWriter(self._path / topic / file, schema, sync=self._sync)
+
+    def note(self, txn: int, noted: float) -> float:
+        """Note that a transaction is written to, if it is time; return when that was last noted.
+
+        Raises:
+            RiverError: NO_TXN; it is over.
+        """
+        now = self._clock()
+        if abs(now - noted) <= self._ttl / NOTES:
+            return noted
+        with self._database.write() as db:
+            self._touch(db, txn, now)
+        return now
+
+    def keep(self, txn: int, receipt: Receipt, groups: str) -> None:
+        """Add a finished part to its transaction.
+
+        Raises:
+            RiverError: NO_TXN; it is over.
+        """
+        with self._database.write() as db:
+            self._touch(db, txn, self._clock())
+            told = receipt.file, receipt.partition, receipt.attempt, receipt.rows, receipt.bytes
+            row = txn, *told, receipt.crc, groups
+            db.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def _touch(self, db: sqlite3.Connection, txn: int, now: float) -> None:
+        if not db.execute("UPDATE txns SET used = ? WHERE id = ?", (now, txn)).rowcount:
+            text = "the transaction was aborted or committed, or has expired, while it was written"
+            raise refusal(Code.NO_TXN, text)
+
+    def now(self) -> float:
+        """Return the time, in seconds since 1970."""
+        return self._clock()
+
+
+class StagedPart(Part):
+    """Write one part as one file."""
+
+    def __init__(self, staging: Staging, txn: int, begun: Receipt, topic: str, schema: Any) -> None:
+        self._staging = staging
+        self._txn = txn
+        self._begun = begun
+        self._schema = schema
+        self._shown = f"topics/{topic}/{begun.file}"
+        self._noted = staging.now()
+        with self._guarded():
+            self._writer = staging.writer(topic, begun.file, schema)
+        self._open = True
+
+    def write(self, batch: Any) -> None:
+        self._noted = self._staging.note(self._txn, self._noted)
+        if batch.num_rows:
+            fitting = conform(batch, self._schema)
+            with self._guarded():
+                self._writer.write(fitting)
+
+    def finish(self, size: int, crc: int) -> Receipt:
+        with self._guarded():
+            groups = self._writer.close()
+        begun, rows = self._begun, self._writer.rows
+        receipt = Receipt(begun.partition, begun.attempt, rows, size, crc, begun.file)
+        self._staging.keep(self._txn, receipt, groups)
+        self._open = False
+        return receipt
+
+    def discard(self) -> None:
+        if self._open:
+            self._open = False
+            self._writer.abandon()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Raise the error for what the system or pyarrow says.
+
+        Raises:
+            RiverError: NO_TXN, STORE_FAILED or BAD_ARROW.
+        """
+        try:
+            yield
+        except FileNotFoundError as error:
+            text = "the transaction has expired, or its topic was removed, while it was written"
+            raise refusal(Code.NO_TXN, text) from error
+        except pa.ArrowException as error:
+            text = f"{self._shown} cannot be written: {first_line(error)}"
+            raise refusal(Code.BAD_ARROW, text) from error
+        except OSError as error:
+            text = f"{self._shown}: {error.strerror or error}"
+            raise refusal(Code.STORE_FAILED, text) from error
