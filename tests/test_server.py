@@ -7,6 +7,7 @@ concerns the request and the handshake over WebSockets alone.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from typing import Any, NamedTuple
@@ -14,11 +15,14 @@ from typing import Any, NamedTuple
 import pytest
 
 import wsmux
+from wsmux.endpoints.connection_options import ConnectionOptions
+from wsmux.protocols.base import Role
 
 from .helpers import scripted
 from .helpers.connections import Spawn
 from .helpers.inside import multiplexer_of
 from .helpers.js_ws import short_js_ws_close as short_js_ws_close
+from .helpers.raw_peer import in_thread
 from .helpers.scripted import WAIT, call
 from .helpers.stream_outcomes import check_unseen
 from .helpers.waiting import wait_for
@@ -236,6 +240,35 @@ def test_a_handler_may_shut_its_server_down(service: Service) -> None:
     with service.connect(server):
         assert done.wait(WAIT)
     server.shutdown()
+
+
+def test_a_shutdown_closes_a_connection_that_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told why; only a socket on which its client is still awaited is cut."""
+    making, go_on = threading.Event(), threading.Event()
+    make = ConnectionOptions.over_websocket
+
+    def slowly(options: ConnectionOptions, sock: socket.socket, role: Role, *rest: Any) -> Any:
+        if role is Role.SERVER:
+            making.set()
+            assert go_on.wait(WAIT)
+        return make(options, sock, role, *rest)
+
+    monkeypatch.setattr(ConnectionOptions, "over_websocket", slowly)
+    with wsmux.serve(wsmux.Connection.wait_closed) as server:
+        client = wsmux.connect(server.url)
+        assert making.wait(WAIT)
+        ending = in_thread(server.shutdown, 0)
+        wait_for(lambda: not listens(server.port))
+        go_on.set()
+        with pytest.raises(wsmux.ConnectionClosedOK) as error:
+            client.accept_stream(WAIT)
+        assert error.value.code == 1001
+        ending.result(WAIT)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_with_block_left_by_an_exception_shuts_down_at_once(service: Service) -> None:

@@ -156,10 +156,15 @@ class Server(Acceptor):
             if returns and not is_resumable(protocol):
                 self._refuse_another()
             sock = self._upgrade(sock, environ, protocol)
-            with self._cut_by_shutdown(sock):
-                accepted = self._connection_options.accepted(
-                    sock, protocol, request_of(environ), self._sessions, deadline, returns
-                )
+            accepted = self._connection_options.accepted(
+                sock,
+                protocol,
+                request_of(environ),
+                self._sessions,
+                deadline,
+                self._cut_by_shutdown(sock),
+                returns,
+            )
             return accepted if isinstance(accepted, Connection) else None
         except (HandshakeError, OSError, RuntimeError) as error:
             self._refused(sock, address, error)

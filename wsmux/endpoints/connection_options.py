@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from ..config import Config, Resume
@@ -105,6 +106,7 @@ class ConnectionOptions:
         request: Request | None,
         sessions: ResumableSessions | None,
         deadline: Deadline,
+        awaiting: AbstractContextManager[object],
         returns: bool = False,
     ) -> Connection | OneShotEvent:
         """Return the connection of a client over a WebSocket after its handshake.
@@ -112,6 +114,7 @@ class ConnectionOptions:
         Args:
             protocol: from ``check_request``.
             sessions: those of the server, if it resumes connections.
+            awaiting: entered while the client's first message is awaited.
             returns: the client may only resume one, since the server is full.
 
         If the socket went to a connection that it resumes, an event is returned that is set once
@@ -123,7 +126,8 @@ class ConnectionOptions:
         """
         if sessions is None or not is_resumable(protocol):
             return self.over_websocket(sock, Role.SERVER, protocol, request)
-        session = sessions.greet(sock, deadline, returns)
+        with awaiting:
+            session = sessions.greet(sock, deadline, returns)
         if isinstance(session, OneShotEvent):
             return session
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -206,7 +207,7 @@ class Mux:
             deadline = Deadline(options.config.handshake_timeout)
             try:
                 accepted = options.accepted(
-                    sock, protocol, request_of(environ), self._sessions, deadline
+                    sock, protocol, request_of(environ), self._sessions, deadline, nullcontext()
                 )
             except (HandshakeError, OSError) as error:
                 _log.info("%s: the connection was not begun: %s", request.path, error)
