@@ -80,7 +80,9 @@ def test_a_reading_that_comes_to_nothing_fails_after_its_retries() -> None:
         proxy.cut()
         with pytest.raises(SparkError) as caught:
             list(batches)
-        assert (caught.value.code, caught.value.what) == ("NO_CONNECTION", "stream read")
+        # An attempt that is reset, or not even begun within its 0.2 s.
+        assert caught.value.code in ("NO_CONNECTION", "TIMEOUT")
+        assert caught.value.what == "stream read"
 
 
 @contextmanager
