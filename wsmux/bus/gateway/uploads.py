@@ -255,12 +255,12 @@ class Uploads:
         data = b"" if error else json.dumps(waiting.uid).encode()
         failure = None if error is None else JsonError(error.code, error.message)
         message = incoming_response(waiting.reference, data, "", JSON_SCHEMA, 0, failure)
+        with self._lock:
+            self._jobs.pop(waiting.uid, None)  # first: a program that has its answer may go on
         try:
             self._store.answer(waiting, message, Deadline(None))
         except BusError as refused:
             _log.warning("the end of the upload %s is not reported yet: %s", waiting.uid, refused)
-        with self._lock:
-            self._jobs.pop(waiting.uid, None)
 
 
 def _size(path: str) -> int:
