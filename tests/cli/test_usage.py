@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import signal
 import socket
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 
 import wsmux
 from wsmux.cli.addresses import url
-from wsmux.cli.main import main
+from wsmux.cli.main import guarded, main
 
 from ..helpers.commands import command, run
 
@@ -209,3 +211,23 @@ def test_a_server_that_is_not_there_is_named_with_what_to_check(
     assert done.returncode == 1
     assert told.startswith(f"wsmux {arguments[0]}: cannot connect to {url}")
     assert told.endswith(": Connection refused; is the server running, and is that its port?\n")
+
+
+@pytest.mark.parametrize(
+    ("signal_error", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)]
+)
+def test_a_failure_while_a_signal_ends_the_command_has_the_status_of_the_signal(
+    signal_error: BaseException,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        try:
+            raise signal_error
+        finally:
+            raise wsmux.ConnectionClosedError(1006, "a call was interrupted", "local")
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert guarded("wsmux cat", run, argparse.Namespace(verbose=0)) == status
+    assert capsys.readouterr().err == ""

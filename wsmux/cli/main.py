@@ -119,8 +119,24 @@ def guarded(name: str, run: Callable[[argparse.Namespace], int], args: argparse.
         _silence_stdout()
         return FAILED
     except (CommandError, WsmuxError, OSError) as error:
-        return _failed(name, error)
+        return _interrupted(error) or _failed(name, error)
     return status
+
+
+def _interrupted(error: BaseException) -> int | None:
+    """Return the status of the signal that ended the command, if it failed because of that.
+
+    What Ctrl-C interrupts in the middle of a change ends its connection, and then leaving the
+    blocks of the connection and its streams may raise.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return INTERRUPTED
+        if isinstance(cause, SystemExit) and cause.code == TERMINATED:
+            return TERMINATED
+        cause = cause.__context__
+    return None
 
 
 def _failed(name: str, error: Exception) -> int:
