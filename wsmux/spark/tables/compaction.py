@@ -11,13 +11,11 @@ that it replaces is still there; what was replaced meanwhile is planned anew.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from ...config import MIB
@@ -32,7 +30,7 @@ from ..store.schemas import first_line
 from .actions import Action, DataFile, TableState, add_action, remove_action, told_metrics
 from .data_files import read_file
 from .file_lock import FileLock
-from .staging import OWN, Staged
+from .staging import OWN, Staged, part_number
 from .table import ENGINE, DeltaDirectory
 from .types import arrow_of
 
@@ -51,8 +49,6 @@ ATTEMPTS = 5
 
 # Batches that are put together before they are written, since each takes memory of its own.
 GATHERED = 256
-
-_PART = re.compile(r"part-([0-9]{1,19})-")
 
 _log = logger("wsmux.spark")
 
@@ -218,8 +214,7 @@ class _Optimizer:
         return True
 
     def _join(self, files: Sequence[DataFile], plan: _Plan) -> Joined:
-        named = _PART.match(PurePosixPath(files[-1].path).name)
-        number = int(named[1]) if named else 0  # behind parts before it of the same commit
+        number = part_number(files[-1].path)  # behind parts before it of the same commit
         self._written += 1
         part = self._table.staging.new_part(
             self._key, number, self._written, plan.schema, plan.partitioned

@@ -8,9 +8,7 @@ what others add or replace meanwhile is planned anew. A row for which the condit
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from ...rpc import RiverError
@@ -21,13 +19,11 @@ from ..store.filters import Filter, Matcher, matcher
 from .actions import DataFile
 from .data_files import read_file
 from .partitions import matching
-from .staging import Staged
+from .staging import Staged, part_number
 from .statistics import may_match, must_match
 from .table import DeltaDirectory, Removed
 
 __all__ = ["Replacer", "check_rows"]
-
-_PART = re.compile(r"part-([0-9]{1,19})-")
 
 
 class _Rewritten(NamedTuple):
@@ -135,8 +131,7 @@ class Replacer:
         return read_file(table.path, file, schema, schema.names, range(rows), shown)
 
     def _new_part(self, file: DataFile) -> Part:
-        named = _PART.match(PurePosixPath(file.path).name)
-        number = int(named[1]) if named else 0  # its rows stay where they stood in their commit
+        number = part_number(file.path)  # its rows stay where they stood in their commit
         self._attempts += 1
         return self._table.staging.new_part(
             self._key, number, self._attempts, self._schema, self._partitioned

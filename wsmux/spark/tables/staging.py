@@ -38,7 +38,7 @@ from ..store.schemas import first_line
 from .data_files import NewFile, remove_empty
 from .partitions import Piece, split
 
-__all__ = ["OWN", "Finished", "Staged", "StagedPart", "Staging"]
+__all__ = ["OWN", "Finished", "Staged", "StagedPart", "Staging", "part_number"]
 
 # The folder of this package in a table; readers of Delta pass over its name.
 OWN = "_wsmux"
@@ -56,6 +56,7 @@ FOLDER_ATTEMPTS = 10
 
 _KEY = re.compile(r"[0-9a-f]{32}(-[0-9]{1,19})?")
 _FILE = re.compile(r"p([0-9]{1,19})-([0-9]{1,19})-([0-9a-f]{16})\.parquet")
+_PART = re.compile(r"part-([0-9]{1,19})-")
 
 Held = Callable[[str], bool]
 
@@ -260,6 +261,12 @@ def _path_of(file: str, folder: str = "") -> str:
     assert found is not None
     name = f"part-{int(found[1]):05d}-{found[2]}-{found[3]}.snappy.parquet"
     return f"{folder}/{name}" if folder else name
+
+
+def part_number(path: str) -> int:
+    """Return the number of the part in the name of a table's file, 0 in one of another program."""
+    found = _PART.match(PurePosixPath(path).name)
+    return int(found[1]) if found else 0
 
 
 def _new_name(partition: int, attempt: int) -> str:
