@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, Self
 
-__all__ = ["Broken", "Explored", "Left", "World", "explore"]
+__all__ = ["Broken", "Explored", "Left", "World", "explore", "steps"]
 
 # Actions within which a quiet run comes to rest.
 LONGEST_QUIET = 60
@@ -56,6 +56,15 @@ class World(Protocol):
 
     def check_at_rest(self) -> None:
         """Raise ``Broken`` if something is still owed, though nothing will happen any more."""
+
+
+def steps(trace: Any) -> list[str]:
+    """Return the actions of a trace in order: it is a pair of the trace before and the last one."""
+    actions: list[str] = []
+    while trace is not None:
+        trace, action = trace
+        actions.append(str(action))
+    return actions[::-1]
 
 
 class Explored(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,33 @@ __all__ = [
     "forwarding",
     "listens",
     "receive_all",
+    "sending",
     "served_by",
     "tunnels",
 ]
+
+
+@contextmanager
+def sending(send: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Listen, and call ``send`` with each that connects, one after the other; yield the port."""
+
+    def serve() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:  # shut down
+                return
+            with sock, suppress(ConnectionError):  # it has gone, and knows what it got
+                send(sock)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 class Echo:

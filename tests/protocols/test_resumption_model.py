@@ -32,7 +32,7 @@ from wsmux.protocols.resumption import (
     end_body,
 )
 
-from ..helpers.exploration import Broken, explore
+from ..helpers.exploration import Broken, explore, steps
 from ..helpers.fixtures import Tell
 
 CLIENT, SERVER = 0, 1
@@ -241,11 +241,7 @@ class SessionWorld:
         )
 
     def path(self) -> list[str]:
-        actions, trace = [], self.trace
-        while trace is not None:
-            trace, action = trace
-            actions.append(str(action))
-        return actions[::-1]
+        return steps(self.trace)
 
     # Actions
 

@@ -28,7 +28,7 @@ from ..helpers.commands import running, served
 from ..helpers.ports import free_port
 from ..helpers.programs import needs
 from ..helpers.scripted import pattern
-from ..helpers.tunnel_server import connected, forwarding, listens, served_by, tunnels
+from ..helpers.tunnel_server import connected, forwarding, listens, sending, served_by, tunnels
 from ..helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(900)]
@@ -110,7 +110,7 @@ def test_a_tunnel_carries_a_good_part_of_what_socat_does() -> None:
     """Measure both in turn; a tunnel is two processes and a WebSocket, socat one and none."""
     needs("socat")
     relay = f"127.0.0.1:{free_port()}"
-    with source() as port, served("--allow-forward", f"127.0.0.1:{port}") as url:
+    with sending(send_bulk) as port, served("--allow-forward", f"127.0.0.1:{port}") as url:
         bind = f"TCP-LISTEN:{relay.rpartition(':')[2]},fork,reuseaddr,bind=127.0.0.1"
         socat = subprocess.Popen(["socat", "-b", "65536", bind, f"TCP:127.0.0.1:{port}"])
         try:
@@ -127,32 +127,10 @@ def test_a_tunnel_carries_a_good_part_of_what_socat_does() -> None:
     assert ratio >= WANTED
 
 
-@contextmanager
-def source() -> Iterator[int]:
-    """Send ``BULK`` bytes to each connection; yield the port."""
+def send_bulk(sock: socket.socket) -> None:
     block = bytes(1024 * 1024)
-
-    def serve() -> None:
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except OSError:  # shut down
-                return
-            with sock:
-                try:
-                    for _ in range(BULK // len(block)):
-                        sock.sendall(block)
-                except ConnectionError:
-                    continue  # one that only looked
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    for _ in range(BULK // len(block)):
+        sock.sendall(block)
 
 
 def rate(place: str) -> float:

@@ -21,7 +21,7 @@ import pytest
 from wsmux.testing import FaultProxy
 
 from ..helpers.commands import running, served
-from ..helpers.tunnel_server import connected
+from ..helpers.tunnel_server import connected, sending
 
 MIB = 1024 * 1024
 BLOCK = 64 * 1024
@@ -39,29 +39,14 @@ def source(size: int) -> Iterator[tuple[str, list[int]]]:
     """Send ``size`` numbered bytes to each that connects; yield the place, and what each got."""
     sent: list[int] = []
 
-    def serve() -> None:
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except OSError:  # shut down
-                return
-            with sock:
-                sent.append(0)
-                try:
-                    for first in range(0, size, BLOCK):
-                        sock.sendall(numbered(first))
-                        sent[-1] += BLOCK
-                except ConnectionError:
-                    continue  # what it got says so
+    def send(sock: socket.socket) -> None:
+        sent.append(0)
+        for first in range(0, size, BLOCK):
+            sock.sendall(numbered(first))
+            sent[-1] += BLOCK
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}", sent
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    with sending(send) as port:
+        yield f"127.0.0.1:{port}", sent
 
 
 def download(place: str, size: int) -> None:

@@ -92,6 +92,12 @@ class Stage:
         files = self._received.iterdir() if self._received.exists() else ()
         return any(each.suffix != upload_receiver.PART for each in files)
 
+    def kill(self) -> None:
+        """Kill the gateway once something was lost, and let the relay deliver all again."""
+        assert self.reached.wait(WAIT)
+        self.gateway.kill()
+        self.relay.change = lambda envelope: [envelope]
+
     def check(self, ret: str) -> None:
         """Check that the file arrived once, and that its program is told."""
         assert self.caller.answer(ret)["err"] is None
@@ -109,38 +115,29 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
         yield made
 
 
-@pytest.mark.parametrize("killed", [ALICE, BOB], ids=["sender", "receiver"])
-def test_a_gateway_killed_between_chunks_does_no_harm(
+@pytest.fixture(params=[ALICE, BOB], ids=["sender", "receiver"])
+def stage(
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     stack: ExitStack,
     server: RedisServer,
     relay: StageRelay,
     twins: Table,
-    killed: Person,
-) -> None:
-    stage = Stage(tmp_path, stack, server, relay, twins, killed)
+) -> Stage:
+    """Return a stage on which the gateway of this twin is killed."""
+    return Stage(tmp_path, stack, server, relay, twins, request.param)
+
+
+def test_a_gateway_killed_between_chunks_does_no_harm(stage: Stage) -> None:
     stage.lose_all_from("file.write", 4)
     ret = stage.send()
-    assert stage.reached.wait(WAIT)
-    stage.gateway.kill()
-    relay.change = lambda envelope: [envelope]
+    stage.kill()
     stage.check(ret)
 
 
-@pytest.mark.parametrize("killed", [ALICE, BOB], ids=["sender", "receiver"])
-def test_a_gateway_killed_before_the_end_was_confirmed_does_no_harm(
-    tmp_path: Path,
-    stack: ExitStack,
-    server: RedisServer,
-    relay: StageRelay,
-    twins: Table,
-    killed: Person,
-) -> None:
-    stage = Stage(tmp_path, stack, server, relay, twins, killed)
+def test_a_gateway_killed_before_the_end_was_confirmed_does_no_harm(stage: Stage) -> None:
     stage.lose_the_confirmation()
     ret = stage.send()
     wait_for(lambda: stage.service.requests)
-    assert stage.reached.wait(WAIT)
-    stage.gateway.kill()
-    relay.change = lambda envelope: [envelope]
+    stage.kill()
     stage.check(ret)

@@ -42,7 +42,7 @@ from wsmux.rpc.session.session_registry import Accepted, Hello, Refused, Session
 from wsmux.rpc.wire.codec import Codec
 from wsmux.rpc.wire.envelope import Envelope
 
-from ..exploration import Broken
+from ..exploration import Broken, steps
 from ..inside import send_buffer_of
 
 __all__ = [
@@ -298,11 +298,7 @@ class World:
 
     def path(self) -> list[str]:
         """Return the actions that led here."""
-        actions, trace = [], self.trace
-        while trace is not None:
-            trace, action = trace
-            actions.append(str(action))
-        return actions[::-1]
+        return steps(self.trace)
 
     # Actions
 
