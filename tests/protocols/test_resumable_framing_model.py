@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     rule,
 )
 
+from wsmux.config import LEAST_RESUME_BUFFER
 from wsmux.protocols.base import Buffer, Role
 from wsmux.protocols.framing import Opcode, encode_close
 from wsmux.protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
 from wsmux.protocols.resumption import (
     END_BYTE,
-    LEAST_BUFFER,
     LONGEST_GREETING,
     Hello,
     Kept,
@@ -226,7 +226,7 @@ class CarriersModel(RuleBasedStateMachine):
             return
         session = self.client.session
         self.dialled = Carrier()
-        hello = session.hello()._replace(buffer=LEAST_BUFFER)  # the limit here is below it
+        hello = session.hello()._replace(buffer=LEAST_RESUME_BUFFER)  # the limit here is below it
         self.dialled.push(CLIENT, self.client.framing.encode_greeting(hello.encode(session.key)))
         self.unread.append(self.dialled)
 
@@ -268,7 +268,7 @@ class CarriersModel(RuleBasedStateMachine):
         session.check_oldest(hello.oldest)
         kept = session.resume(hello.received)
         self.server.carrier = carrier
-        welcome = session.welcome()._replace(buffer=LEAST_BUFFER)
+        welcome = session.welcome()._replace(buffer=LEAST_RESUME_BUFFER)
         carrier.push(SERVER, framing.encode_greeting(welcome.encode()))
         carrier.push(SERVER, framing.resend(kept))
 

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wsmux.config import LEAST_RESUME_BUFFER
 from wsmux.exceptions import FrameError
 from wsmux.protocols.base import Buffer, Message
 from wsmux.protocols.resumption import (
@@ -28,7 +29,6 @@ from wsmux.protocols.resumption import (
     EPOCH_SIZE,
     KEPT_OVERHEAD,
     KEY_SIZE,
-    LEAST_BUFFER,
     LONGEST_GREETING,
     NO_EPOCH,
     SESSION_SIZE,
@@ -252,7 +252,7 @@ def hello(
     generation: int = 1,
     received: int = 0,
     oldest: int = 0,
-    buffer: int = LEAST_BUFFER,
+    buffer: int = LEAST_RESUME_BUFFER,
 ) -> bytes:
     fields = (1, version, ID, epoch, generation, resuming, received, oldest, buffer)
     return struct.pack(">BB16s8sIBQQI", *fields) + bytes(32)
@@ -288,9 +288,9 @@ def test_a_session_that_resumes_has_an_epoch_and_a_generation(name: str) -> None
         parse_hello(hello(**{name: NEW[name]}))
 
 
-@pytest.mark.parametrize("size", [0, 1, LEAST_BUFFER - 1])
+@pytest.mark.parametrize("size", [0, 1, LEAST_RESUME_BUFFER - 1])
 def test_a_peer_that_keeps_too_little_is_refused(size: int) -> None:
-    assert parse_hello(hello(buffer=LEAST_BUFFER))[0].buffer == LEAST_BUFFER
+    assert parse_hello(hello(buffer=LEAST_RESUME_BUFFER))[0].buffer == LEAST_RESUME_BUFFER
     with pytest.raises(FrameError, match=f"a buffer of {size} bytes, where at least 262144 are"):
         parse_hello(hello(buffer=size))
     with pytest.raises(FrameError, match=f"a buffer of {size} bytes, where at least 262144 are"):
@@ -310,7 +310,7 @@ some_bytes = st.binary(max_size=100)
         resuming=st.just(True),
         received=uint64,
         oldest=uint64,
-        buffer=st.integers(LEAST_BUFFER, 2**32 - 1),
+        buffer=st.integers(LEAST_RESUME_BUFFER, 2**32 - 1),
     ),
     key=st.binary(min_size=32, max_size=32),
 )
@@ -654,7 +654,7 @@ def test_an_honest_pair_agrees_after_any_cut() -> None:
 
 def test_a_session_acknowledges_by_quarters_of_what_its_peer_keeps() -> None:
     receiver = session()
-    assert receiver.acknowledge_after == LEAST_BUFFER // 4
+    assert receiver.acknowledge_after == LEAST_RESUME_BUFFER // 4
     assert receiver.acknowledge_after >= ACKNOWLEDGE_BESIDE
     receiver.met(2**20)
     assert receiver.acknowledge_after == 2**18

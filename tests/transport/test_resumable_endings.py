@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from wsmux.config import Config
+from wsmux.config import LEAST_RESUME_BUFFER, Config
 from wsmux.exceptions import ConnectionClosed, WsmuxError
 from wsmux.protocols.base import Role
 from wsmux.protocols.framing import Opcode, encode_close
 from wsmux.protocols.resumable_framing import ResumableFraming
-from wsmux.protocols.resumption import LEAST_BUFFER, LEAST_KEPT, Session
+from wsmux.protocols.resumption import LEAST_KEPT, Session
 from wsmux.transport.resumable_transport import ResumableTransport
 
 from ..helpers.websocket_wire import frame
@@ -67,7 +67,7 @@ def ends() -> Iterator[Ends]:
         ours, _ = listener.accept()
     peer.settimeout(WAIT)
     carriers = NoCarriers()
-    session = Session(bytes(16), LEAST_BUFFER, 60.0)
+    session = Session(bytes(16), LEAST_RESUME_BUFFER, 60.0)
     framing = ResumableFraming(Role.SERVER, CONFIG.max_message_size, 8, session)
     with peer:
         yield Ends(ResumableTransport(ours, framing, Role.SERVER, CONFIG, carriers), peer, carriers)

@@ -17,7 +17,6 @@ __all__ = [
     "add_connecting",
     "add_host_and_port",
     "add_listening",
-    "add_resume",
     "add_serving",
     "add_subprotocol",
     "add_tls",
@@ -30,7 +29,6 @@ __all__ = [
     "headers",
     "host_and_port",
     "origin",
-    "resuming",
     "server_tls",
     "subprotocol",
     "trusting",
@@ -159,12 +157,30 @@ def server_tls(args: argparse.Namespace) -> ssl.SSLContext | None:
     return context
 
 
-def add_connecting(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a client for its server."""
+def add_connecting(parser: argparse.ArgumentParser, *, resumes: bool | None = None) -> None:
+    """Add the options of a client for its server.
+
+    Args:
+        resumes: whether its connection is resumed after an outage by default; ``None`` is for a
+            command whose connection cannot be.
+    """
     parser.add_argument(
         "--header", action="append", default=[], type=header, metavar="'NAME: VALUE'"
     )
     add_trust(parser)
+    if resumes is not None:
+        _add_resume(parser, resumes)
+
+
+def _add_resume(parser: argparse.ArgumentParser, by_default: bool) -> None:
+    """Add the option for a connection that is resumed after an outage."""
+    default = "on by default, over WebSocket in the wire wsmux" if by_default else "off by default"
+    parser.add_argument(
+        "--resume",
+        action=argparse.BooleanOptionalAction,
+        help=f"go on after an outage of the network or a proxy, if the server allows; {default}",
+    )
+    parser.set_defaults(resumes_by_default=by_default)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -212,18 +228,7 @@ def subprotocol(args: argparse.Namespace, address: str) -> dict[str, Any]:
     return {"subprotocol": None if args.subprotocol == "none" else args.subprotocol}
 
 
-def add_resume(parser: argparse.ArgumentParser, *, by_default: bool) -> None:
-    """Add the option for a connection that is resumed after an outage."""
-    default = "on by default, over WebSocket in the wire wsmux" if by_default else "off by default"
-    parser.add_argument(
-        "--resume",
-        action=argparse.BooleanOptionalAction,
-        help=f"go on after an outage of the network or a proxy, if the server allows; {default}",
-    )
-    parser.set_defaults(resumes_by_default=by_default)
-
-
-def resuming(args: argparse.Namespace, address: str) -> dict[str, Any]:
+def _resuming(args: argparse.Namespace, address: str) -> dict[str, Any]:
     """Return the argument of ``connect`` for a connection that is resumed.
 
     By default it is asked for only where no server can take offence: a server of ``js-ws`` may not
@@ -253,7 +258,7 @@ def connecting(args: argparse.Namespace, address: str) -> dict[str, Any]:
         "headers": headers(args, address),
         "ssl_context": client_tls(args, address),
         **subprotocol(args, address),
-        **(resuming(args, address) if "resume" in args else {}),
+        **(_resuming(args, address) if "resume" in args else {}),
     }
 
 

@@ -16,15 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .addresses import (
-    PROTOCOLS,
-    add_connecting,
-    add_resume,
-    add_subprotocol,
-    add_token,
-    connecting,
-    url,
-)
+from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
 from .terminal import seconds, tqdm_class
 
 if TYPE_CHECKING:
@@ -53,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="show a progress bar; by default if stderr is a terminal and stdin and stdout are not",
     )
-    add_connecting(parser)
-    add_resume(parser, by_default=False)
+    add_connecting(parser, resumes=False)
     add_token(parser)
 
 

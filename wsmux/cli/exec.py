@@ -16,15 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from .addresses import (
-    PROTOCOLS,
-    add_connecting,
-    add_resume,
-    add_subprotocol,
-    add_token,
-    connecting,
-    url,
-)
+from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
 from .terminal import seconds
 
 if TYPE_CHECKING:
@@ -54,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
     add_subprotocol(parser)
     parser.add_argument("--timeout", type=seconds, help="seconds to connect; 10 by default")
-    add_connecting(parser)
-    add_resume(parser, by_default=False)
+    add_connecting(parser, resumes=False)
     add_token(parser)
 
 

@@ -12,15 +12,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .addresses import (
-    PROTOCOLS,
-    add_connecting,
-    add_resume,
-    add_subprotocol,
-    add_token,
-    connecting,
-    url,
-)
+from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
 from .terminal import CommandError, emit, seconds, talk
 
 if TYPE_CHECKING:
@@ -71,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds that a new connection waits for the server to come back; 30 by default",
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead")
-    add_connecting(parser)
-    add_resume(parser, by_default=True)
+    add_connecting(parser, resumes=True)
     add_token(parser)
 
 

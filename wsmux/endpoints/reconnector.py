@@ -160,7 +160,7 @@ class Reconnector:
             told = answer.reason if isinstance(answer, Refusal) else "another server answered"
             transport.lose(told)
             return True
-        if not transport.offer(Carrier(sock, answer.received, session.generation)):
+        if not transport.offer(Carrier(sock, answer.received)):
             sock.close()
         return True
 

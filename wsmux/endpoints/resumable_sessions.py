@@ -36,12 +36,11 @@ _log = logger("wsmux")
 
 
 class _Entry:
-    """One session: its transport, once there is one, and the last carrier that was let in."""
+    """One session, and its transport, once there is one."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.transport: ResumableTransport | None = None
-        self.generation = 0
 
 
 class ResumableSessions:
@@ -97,9 +96,7 @@ class ResumableSessions:
                 return found
             if isinstance(found, ResumableTransport):
                 released = OneShotEvent()
-                carrier = Carrier(
-                    sock, hello.received, hello.generation, hello.oldest, True, released.set
-                )
+                carrier = Carrier(sock, hello.received, hello.oldest, True, released.set)
                 if found.offer(carrier):
                     return released
                 found = Refusal(True, "the session has just ended")
@@ -140,9 +137,9 @@ class ResumableSessions:
                 return Refusal(False, "HELLO is not signed with the key of the session")
             if entry.transport is None:
                 return None
-            if hello.generation <= entry.generation:
+            if hello.generation <= entry.session.generation:
                 return Refusal(False, "a later carrier was there before")
-            entry.generation = hello.generation
+            entry.session.generation = hello.generation
             return entry.transport
 
     def _new_locked(self, hello: Hello) -> Session:

@@ -74,8 +74,7 @@ EPOCH_SIZE = 8
 KEY_SIZE = 32
 NO_EPOCH = bytes(EPOCH_SIZE)
 
-# A peer that keeps less is refused; what it keeps is acknowledged by quarters.
-LEAST_BUFFER = LEAST_RESUME_BUFFER
+# What a peer keeps is acknowledged by such parts of it.
 QUARTER = 4
 
 # What keeping a message costs beside its bytes, as measured; and the bytes as which it counts at
@@ -133,7 +132,7 @@ class Hello(NamedTuple):
     resuming: bool = False
     received: int = 0
     oldest: int = 0
-    buffer: int = LEAST_BUFFER
+    buffer: int = LEAST_RESUME_BUFFER
 
     def encode(self, key: bytes | None) -> bytes:
         """Return the message, signed if there is a key."""
@@ -165,7 +164,7 @@ class Welcome(NamedTuple):
     epoch: bytes
     received: int
     grace: float
-    buffer: int = LEAST_BUFFER
+    buffer: int = LEAST_RESUME_BUFFER
     key: bytes = bytes(KEY_SIZE)
 
     def encode(self) -> bytes:
@@ -230,8 +229,9 @@ def parse_hello(data: Buffer) -> tuple[Hello, bytes, bytes]:
 
 
 def _check_buffer(size: int) -> None:
-    if size < LEAST_BUFFER:
-        raise FrameError(f"a buffer of {size} bytes, where at least {LEAST_BUFFER} are needed")
+    if size < LEAST_RESUME_BUFFER:
+        least = LEAST_RESUME_BUFFER
+        raise FrameError(f"a buffer of {size} bytes, where at least {least} are needed")
 
 
 def is_signed(key: bytes, signed: bytes, mac: bytes) -> bool:
@@ -279,7 +279,7 @@ class Session:
         id: of the session.
         key: signs the HELLO messages of later carriers.
         epoch: of the server process.
-        generation: the number of the present carrier.
+        generation: the number of the last carrier that was tried, or let in.
         grace: seconds for which the session is kept without a carrier.
         limit: unacknowledged bytes beyond which no more data is sent.
         sent, acknowledged, received: positions.
@@ -301,7 +301,7 @@ class Session:
         self.peer_end: tuple[int, str] | None = None
         self.told = 0
         self.look_at = 1
-        self.acknowledge_after = LEAST_BUFFER // QUARTER
+        self.acknowledge_after = LEAST_RESUME_BUFFER // QUARTER
         self.kept: deque[Kept] = deque()
 
     # Sending

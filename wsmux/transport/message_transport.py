@@ -277,7 +277,6 @@ class MessageTransport:
     # See ``ResumableTransport``.
     resumes = False
     reconnects = 0
-    detached: float | None = None
 
     def __init__(
         self,

@@ -45,7 +45,6 @@ class Carrier(NamedTuple):
     Attributes:
         sock: the socket; whoever takes the carrier owns it.
         received: the position up to which the peer has received.
-        generation: the number of the carrier.
         oldest: the position from which on the peer can send again.
         welcomes: this side has to answer the HELLO that came over it.
         released: called when the socket has been closed.
@@ -53,7 +52,6 @@ class Carrier(NamedTuple):
 
     sock: socket.socket
     received: int
-    generation: int
     oldest: int = 0
     welcomes: bool = False
     released: Callable[[], None] | None = None
@@ -112,6 +110,7 @@ class ResumableTransport(MessageTransport):
         super().__init__(sock, framing, role, config)
         self.session = framing.session
         self.carriers = carriers
+        self.detached: float | None = None
         self.lost_by = self.attempt = ""
         self._sessions_framing = framing
         self._carrier: Carrier | None = None  # the present one, unless it is the first
@@ -365,7 +364,6 @@ class ResumableTransport(MessageTransport):
             self._limits = PeerLimits(self.config, framing, self.frame_reader, self.queue)
             self.keep_alive.heard(self.now)
             self.queue.replace_pings_locked(self.keep_alive.ask_again())
-            session.generation = carrier.generation
             self.detached, self.lost_by, self.attempt = None, "", ""
             self.reconnects += 1
             self._paused = False

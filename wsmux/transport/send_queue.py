@@ -394,7 +394,10 @@ class SendQueue:
         if wakes:
             wake(wakes)
         if self.tap is not None:
-            self.tap([frame for frame in frames if frame[1] is not ACKNOWLEDGEMENT])
+            told = frames
+            if self._session is not None:
+                told = [frame for frame in frames if frame[1] is not ACKNOWLEDGEMENT]
+            self.tap(told)
         for kind, message, _ in frames:
             if kind is _BINARY:
                 out += encode(message)
