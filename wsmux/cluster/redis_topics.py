@@ -10,7 +10,7 @@ bell, from its first subscription on, and wakes the readers.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.backoff import Backoff
 from ..runtime.deadline import Deadline
