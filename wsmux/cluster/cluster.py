@@ -446,7 +446,9 @@ class _Running:
     # Redis is told
 
     def _say_later(self, presence: Presence, joins: bool, error: Unreachable) -> None:
-        _log.warning("Redis is told again that %r %s: %s", presence.name, _DOES[joins], error)
+        # By its traceback, a log record that had the error would keep the connection alive.
+        does = "has joined" if joins else "has left"
+        _log.warning("Redis is told again that %r %s: %s", presence.name, does, str(error))
         with self._changed:
             self._unsaid[presence] = joins
             self._changed.notify_all()
@@ -502,9 +504,6 @@ class _Running:
                     del self._unsaid[presence]
         self._directory.sweep()
         self._links.drop_ended()
-
-
-_DOES = {True: "has joined", False: "has left"}
 
 
 def _address(listen: str) -> tuple[str, int]:
