@@ -85,12 +85,14 @@ local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
 local found, size = {}, 0
 if ARGV[1] ~= '' then
   local behind = '(' .. ARGV[1]
-  while #found < tonumber(ARGV[2]) do
+  local more = true
+  while more do
     local some = redis.call('XRANGE', KEYS[1], behind, '+', 'COUNT', 16)
-    if #some == 0 then break end
+    more = #some > 0
     for _, entry in ipairs(some) do
       size = size + #entry[2][2]
-      if #found > 0 and size > tonumber(ARGV[3]) then return {epoch, last, oldest[1], found} end
+      more = #found < tonumber(ARGV[2]) and (#found == 0 or size <= tonumber(ARGV[3]))
+      if not more then break end
       table.insert(found, {entry[1], entry[2][2]})
       behind = '(' .. entry[1]
     end
