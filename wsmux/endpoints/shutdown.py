@@ -16,7 +16,6 @@ from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from .resumable_sessions import ResumableSessions
-from .shutdown_signals import shut_down_on_signals
 
 __all__ = ["REASON", "ConnectionRegistry", "end_connections"]
 
@@ -100,11 +99,3 @@ class ConnectionRegistry:
         if self._sessions is not None:
             self._sessions.stop()
         end_connections(connections, Deadline(timeout), self._close_timeout)
-
-    def drain_on_sigterm(self, timeout: float | None) -> None:
-        """Shut down on the signals that stop a server; see ``shut_down_on_signals``.
-
-        Raises:
-            ValueError: not called in the main thread.
-        """
-        shut_down_on_signals(self.shutdown, timeout)
