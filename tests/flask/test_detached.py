@@ -305,14 +305,19 @@ def test_connections_leave_descriptors_to_the_server() -> None:
         assert "let it have more (ulimit -n)" in log(process)
 
 
+@pytest.mark.parametrize("error", [wsmux.NoThreadError("none left"), OSError(24, "none left")])
 def test_without_a_thread_of_ours_a_connection_holds_that_of_its_request(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*arguments: object) -> None:
-        raise wsmux.NoThreadError("none left")
+        raise error
+
+    def leave(environ: object) -> None:
+        if isinstance(error, OSError):
+            refuse()
 
     monkeypatch.setattr(upgrades, "why_held", lambda environ=None: None)
-    monkeypatch.setattr(upgrades, "leave_server", lambda environ: None)
+    monkeypatch.setattr(upgrades, "leave_server", leave)
     monkeypatch.setattr(upgrades, "shut_down_at_exit", lambda *arguments: None)
     monkeypatch.setattr(DetachedThreads, "start", refuse)
     app = Flask("app")
@@ -324,7 +329,7 @@ def test_without_a_thread_of_ours_a_connection_holds_that_of_its_request(
             with connect(f"ws://127.0.0.1:{port}/{path}") as connection:
                 echo(connection)
         wait_for(lambda: not mux.connections)
-    assert "holds its request's thread: none left" in caplog.text
+    assert f"holds its request's thread: {error}" in caplog.text
 
 
 def say_where(connection: wsmux.Connection) -> None:

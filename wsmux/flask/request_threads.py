@@ -112,7 +112,8 @@ def longest_stop() -> float | None:
 def why_held(environ: Mapping[str, Any] | None = None) -> str | None:
     """Return why connections hold threads of the server, ``None`` if they need not.
 
-    Without the environ of a request, gunicorn's worker alone is known; ``None`` elsewhere.
+    It is ``""`` if the server gives no sockets to connections at all. Without the environ of a
+    request, gunicorn's worker alone is known; ``None`` elsewhere.
     """
     worker = _gunicorn_worker()
     if worker is None:
@@ -120,7 +121,9 @@ def why_held(environ: Mapping[str, Any] | None = None) -> str | None:
             return None
         if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
             return _GREEN
-        return _WERKZEUG if "werkzeug.socket" in environ else _UNKNOWN
+        if "werkzeug.socket" in environ:
+            return _WERKZEUG
+        return _UNKNOWN if "gunicorn.socket" in environ else ""
     if type(_thread.allocate_lock()).__module__ != "_thread":  # gevent has replaced threads
         return _GREEN
     if not any(kind.__module__ in _THREADED for kind in type(worker).__mro__):
@@ -131,7 +134,7 @@ def why_held(environ: Mapping[str, Any] | None = None) -> str | None:
 
 def tell_why_held(reason: str | None) -> None:
     """Log the result of ``why_held`` once in each process; a warning if there is a way out."""
-    if reason is None or reason in _process.told:
+    if not reason or reason in _process.told:
         return
     _process.told.add(reason)
     _log.log(logging.WARNING if reason in (_TLS, _UNKNOWN) else logging.INFO, "%s", reason)

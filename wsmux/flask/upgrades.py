@@ -115,16 +115,16 @@ class Upgrades:
     def _detached(
         self, environ: dict[str, Any], serving: Callable[[], object], shutdown: Shutdown
     ) -> bool:
-        """Serve in a thread of ours; return false if the system has none left."""
-        leave_server(environ)
+        """Serve in a thread of ours; return false without a thread or descriptor for that."""
         if not self._ends_at_exit:  # the server does not wait for what it does not know of
             self._ends_at_exit = True
             longest = longest_stop()
             timeout = DRAIN if longest is None else longest
             shut_down_at_exit(shutdown, timeout, longest, self._threads.join)
         try:
+            leave_server(environ)
             self._threads.start(serving, f"wsmux-route-{environ.get('REMOTE_PORT') or 'unix'}")
-        except NoThreadError as error:
+        except (NoThreadError, OSError) as error:
             _log.warning("a connection of %s holds its request's thread: %s", request.path, error)
             return False
         return True
