@@ -9,8 +9,10 @@ import ast
 import json
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from wsmux.testing import FaultProxy
 from ..helpers.certificates import Certificates
 from ..helpers.commands import PATIENCE
 from ..helpers.drained_server import THREADS, gunicorn
+from ..helpers.every_server import Place
 from ..helpers.waiting import wait_for, wait_for_value
 from ..helpers.werkzeug_server import serving
 
@@ -85,7 +88,8 @@ def check_many(most: int) -> None:
     with site(max_connections=most) as (_, url), ExitStack() as stack:
         echo_and_leave(url, 1)
         before = counts(url)
-        connections = [stack.enter_context(connect(url)) for _ in range(most)]
+        with ThreadPoolExecutor(2 * THREADS) as pool:
+            connections = list(pool.map(lambda _: stack.enter_context(connect(url)), range(most)))
         for connection in connections:
             echo(connection)
             assert fetched(url, "health") == b"well"
@@ -266,6 +270,17 @@ def test_sessions_of_river_end_and_states_are_disposed_of_without_a_signal_handl
         assert "disposed of the state\n" in process.communicate(timeout=PATIENCE)[1]
 
 
+def test_a_client_that_answers_nothing_keeps_nobody_from_being_told() -> None:
+    """gunicorn waits six seconds, then it kills; a closing handshake may take ten."""
+    with site() as (process, url), rpc.connect(f"{url}river") as client:
+        place = Place(int(url.split(":")[-1].strip("/")))
+        with place.peer():
+            wait_for_value(lambda: held(url), (1, 1))
+            client.wait_connected(PATIENCE)
+            process.terminate()
+            assert "disposed of the state\n" in process.communicate(timeout=PATIENCE)[1]
+
+
 # Limits
 
 
@@ -380,6 +395,18 @@ def test_the_sync_worker_takes_requests_beside_connections() -> None:
         assert fetched(url, "health") == b"well"
         echo(connection)
         echo(other)
+
+
+@pytest.mark.long
+def test_the_sync_worker_holds_connections_beyond_its_timeout() -> None:
+    with site("--timeout", "2", kind="sync", drain=0.5) as (_, url), ExitStack() as stack:
+        before = counts(url)["pid"]
+        connections = [stack.enter_context(connect(url)) for _ in range(200)]
+        over = time.monotonic() + 6  # real time: it is what the worker's timeout is about
+        wait_for(lambda: time.monotonic() > over)
+        for connection in connections:
+            echo(connection)
+        assert counts(url)["pid"] == before
 
 
 def test_under_gevent_connections_work_as_before() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import signal
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 from http.client import HTTPConnection
 
 import pytest
-from flask import Flask
+from flask import Flask, request
 
 import wsmux
 from wsmux import rpc
@@ -20,6 +21,7 @@ from wsmux.flask import Mux
 from wsmux.flask import request_threads as module
 from wsmux.flask.request_threads import (
     ConnectionLimit,
+    longest_closing,
     longest_stop,
     most_connections,
     most_descriptors,
@@ -149,14 +151,17 @@ def test_why_is_logged_once_in_each_process(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize(
-    ("times", "longest"),
-    [({}, 16.0), ({"timeout": 10}, 8.0), ({"timeout": 0}, 16.0)],
+    ("times", "longest", "closing"),
+    [({}, 16.0, 2.0), ({"timeout": 10}, 8.0, 1.0), ({"timeout": 0}, 16.0, 2.0)],
     ids=["graceful", "timeout", "no timeout"],
 )
-def test_a_stop_ends_before_gunicorn_kills(times: dict[str, object], longest: float) -> None:
+def test_a_stop_ends_before_gunicorn_kills(
+    times: dict[str, object], longest: float, closing: float
+) -> None:
     assert longest_stop() is None
+    assert longest_closing() is None
     signal.signal(signal.SIGUSR1, threaded(**times).handle)
-    assert longest_stop() == longest
+    assert (longest_stop(), longest_closing()) == (longest, closing)
     signal.signal(signal.SIGUSR1, threaded(timeout=0, graceful_timeout=0).handle)
     assert longest_stop() is None
 
@@ -320,6 +325,30 @@ def test_a_river_route_made_before_a_fork_says_so_in_the_child() -> None:
         wsmux.connect(f"ws://127.0.0.1:{port}/river", subprotocol=None, timeout=WAIT)
     assert caught.value.status == 500
     handler.shutdown()
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_werkzeug_has_no_thread_to_take_back(
+    detach: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_process", module._Process())
+    app = Flask("app")
+    mux = Mux(app)
+
+    @mux.route("/room", detach=detach)
+    def room(connection: wsmux.Connection) -> None:
+        with connection.accept_stream(WAIT) as stream:
+            stream.write(f"{request.path} {threading.current_thread().name}".encode())
+        connection.wait_closed(WAIT)
+
+    with caplog.at_level(logging.INFO, "wsmux"), serving(app) as port:
+        for _ in range(2):
+            url = f"ws://127.0.0.1:{port}/room"
+            with wsmux.connect(url) as connection, connection.open_stream() as stream:
+                told = stream.read().decode()
+                assert told.startswith("/room ")
+                assert "process_request_thread" in told
+    assert caplog.text.count("Werkzeug gives each request a thread of its own") == detach
 
 
 # gunicorn

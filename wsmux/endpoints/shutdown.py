@@ -91,11 +91,19 @@ class ConnectionRegistry:
             with self._lock:
                 self._connections.discard(connection)
 
-    def shutdown(self, timeout: float | None) -> None:
-        """Accept no more connections, and end the existing ones; see ``end_connections``."""
+    def shutdown(self, timeout: float | None, closing: float | None = None) -> None:
+        """Accept no more connections, and end the existing ones; see ``end_connections``.
+
+        Args:
+            closing: the seconds that the closing handshakes have at most, if they are fewer than
+                those of the configuration.
+        """
         with self._lock:
             self._stopping = True
             connections = list(self._connections)
         if self._sessions is not None:
             self._sessions.stop()
-        end_connections(connections, Deadline(timeout), self._close_timeout)
+        close_timeout = (
+            self._close_timeout if closing is None else min(closing, self._close_timeout)
+        )
+        end_connections(connections, Deadline(timeout), close_timeout)

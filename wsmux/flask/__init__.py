@@ -47,6 +47,7 @@ from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from .browser_script import script_blueprint
 from .debug_page import debug_blueprint
+from .request_threads import longest_closing
 from .responses import Flask, Response, copy_current_request_context
 from .upgrades import Upgraded, Upgrades
 
@@ -168,7 +169,11 @@ class Mux:
         Raises:
             ValueError: not called in the main thread.
         """
-        shut_down_on_signals(self.shutdown, timeout)
+        shut_down_on_signals(self._stop, timeout)
+
+    def _stop(self, timeout: float | None) -> None:
+        """Shut down with the process, which its server may kill if it takes long."""
+        self._served.shutdown(timeout, longest_closing())
 
     def route(
         self, path: str, *, detach: bool = False, **options: Any
@@ -260,7 +265,7 @@ class Mux:
                 options.serve(accepted, handler)
 
         sessions = 0 if self._sessions is None else len(self._sessions)
-        return self._upgrades.answer(check, serve, self.shutdown if detaches else None, sessions)
+        return self._upgrades.answer(check, serve, self._stop if detaches else None, sessions)
 
 
 def _name_of(handler: Callable[..., object], endpoint: str | None) -> str:

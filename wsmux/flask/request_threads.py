@@ -26,6 +26,7 @@ from ..runtime.logs import logger
 
 __all__ = [
     "ConnectionLimit",
+    "longest_closing",
     "longest_stop",
     "most_connections",
     "most_descriptors",
@@ -41,9 +42,9 @@ KEPT = 8
 # sockets, two for each; 8 are the half that waiting threads may have, and the rest is for all else.
 PARTS, OURS, EACH = 16, 6, 2
 
-# The part of the time after which gunicorn kills a worker that is left to what is open. The rest
-# is for the closing handshakes.
-USED = 0.8
+# The parts of the time, after which gunicorn kills a worker, that are left to what is open, and to
+# the closing handshakes. A peer that answers nothing must not keep others from being told.
+USED, CLOSING = 0.8, 0.1
 
 # Signals whose handlers are a gunicorn worker's own methods, and which others seldom handle.
 _WORKERS_OWN = (signal.SIGABRT, signal.SIGUSR1, signal.SIGWINCH)
@@ -101,12 +102,23 @@ def request_threads() -> int | None:
 
 
 def longest_stop() -> float | None:
-    """Return the seconds that gunicorn leaves its worker to stop in, ``None`` for no limit."""
+    """Return the seconds that streams have to end when gunicorn stops, ``None`` for no limit."""
+    limit = _killed_after()
+    return None if limit is None else USED * limit
+
+
+def longest_closing() -> float | None:
+    """Return the seconds that closing handshakes have then, ``None`` for no limit."""
+    limit = _killed_after()
+    return None if limit is None else CLOSING * limit
+
+
+def _killed_after() -> float | None:
     worker = _gunicorn_worker()
     if worker is None:
         return None
-    limits = [each for each in (worker.cfg.timeout, worker.cfg.graceful_timeout) if each]
-    return USED * min(limits) if limits else None
+    limits = [float(each) for each in (worker.cfg.timeout, worker.cfg.graceful_timeout) if each]
+    return min(limits, default=None)
 
 
 def why_held(environ: Mapping[str, Any] | None = None) -> str | None:
