@@ -64,8 +64,8 @@ _UNKNOWN = (
 )
 
 _GIVE_THREADS = (
-    "the other threads of the server are for other requests; give it more threads, or the route "
-    "max_connections="
+    "the other threads of the server are for other requests; give the route detach=True, where the "
+    "server allows that, or max_connections=, or the server more threads"
 )
 _GIVE_MORE = "it takes no more; give the route another max_connections="
 _RAISE_DESCRIPTORS = (
