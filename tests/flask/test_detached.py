@@ -160,6 +160,16 @@ def test_a_connection_handler_runs_in_the_context_of_its_request() -> None:
         assert process.stderr.readline() == "left the room blue\n"
 
 
+def test_a_block_around_a_connection_runs_in_the_context_of_its_request() -> None:
+    with site() as (process, url):
+        assert process.stderr is not None
+        with connect(f"{url}?who=blue") as connection:
+            echo(connection)
+            assert process.stderr.readline() == "blue has come\n"
+            wait_for_value(lambda: held(url)[1], 1)
+        assert process.stderr.readline() == "blue has gone\n"
+
+
 def test_a_route_that_does_not_detach_holds_the_thread() -> None:
     with site(detach=False) as (_, url), connect(url) as connection:
         with connect(f"{url}room/red") as other, other.accept_stream(PATIENCE) as stream:

@@ -10,6 +10,8 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flask import Flask, current_app, g, request, session
@@ -49,6 +51,16 @@ def app(
     def echo(stream: wsmux.Stream) -> None:
         while data := stream.read(65536):
             stream.write(data)
+
+    @mux.around
+    @contextmanager
+    def around(connection: wsmux.Connection) -> Iterator[None]:
+        """Say who has come and gone, if the request says so."""
+        who = request.args.get("who")
+        told = [] if who is None else [f"{who} has come\n", f"{who} has gone\n"]
+        sys.stderr.write("".join(told[:1]))
+        yield
+        sys.stderr.write("".join(told[1:]))
 
     @made.before_request
     def remember() -> None:

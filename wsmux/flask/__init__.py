@@ -17,7 +17,7 @@ request, which the log says once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +33,7 @@ from ..endpoints.resumable_sessions import ResumableSessions
 from ..endpoints.shutdown import ConnectionRegistry
 from ..endpoints.shutdown_signals import shut_down_on_signals
 from ..endpoints.stream_handlers import StreamHandler
-from ..exceptions import HandshakeError
+from ..exceptions import CloseCode, HandshakeError
 from ..handshake.origin import allowed_origins
 from ..handshake.websocket_server import check_request
 from ..mux.connection import Connection, StartOn
@@ -62,6 +62,7 @@ __getattr__ = lazy_names(__name__, {".bus.flask_extension": ("Bus",)})
 _log = logger("wsmux")
 
 Handler = TypeVar("Handler", bound=Callable[..., object])
+Around = Callable[[Connection], AbstractContextManager[object]]
 
 
 class Mux:
@@ -127,6 +128,7 @@ class Mux:
         self._served = ConnectionRegistry(close_timeout, self._sessions)
         self._app: Flask | None = None
         self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
+        self._around: list[Around] = []
         if app is not None:
             self.init_app(app)
 
@@ -202,6 +204,16 @@ class Mux:
         """
         return self._decorator(path, options, streams=True, detach=detach)
 
+    def around(self, function: Around) -> Around:
+        """Enter ``function(connection)`` around the serving of each connection; a decorator.
+
+        It returns a context manager, such as ``cluster.member(connection, name)``, which is left
+        when the connection has ended. It is called for all routes, with the context of the request,
+        as handlers are. If it raises, the connection is closed with 1011.
+        """
+        self._around.append(function)
+        return function
+
     def _decorator(
         self, path: str, options: dict[str, Any], streams: bool, detach: bool
     ) -> Callable[[Handler], Handler]:
@@ -215,9 +227,7 @@ class Mux:
                 detaches = detach and self._upgrades.detaches()
                 if streams:
                     return self._serve(None, serve, detaches)
-                return self._serve(
-                    copy_current_request_context(serve) if detaches else serve, None, detaches
-                )
+                return self._serve(serve, None, detaches)
 
             view.__name__ = name
             if self._app is None:
@@ -262,10 +272,31 @@ class Mux:
                     accepted.wait()  # the socket belongs to this request, too
                 return
             with self._served.serving(accepted):
-                options.serve(accepted, handler)
+                run(accepted, options, handler)
+
+        run = self._run
+        if detaches and (handler is not None or self._around):
+            run = copy_current_request_context(run)  # it runs in another thread
 
         sessions = 0 if self._sessions is None else len(self._sessions)
         return self._upgrades.answer(check, serve, self._stop if detaches else None, sessions)
+
+    def _run(
+        self,
+        connection: Connection,
+        options: ConnectionOptions,
+        handler: ConnectionHandler | None,
+    ) -> None:
+        """Serve a connection within what is around it."""
+        with ExitStack() as entered:
+            try:
+                for each in self._around:
+                    entered.enter_context(each(connection))
+            except Exception:
+                _log.exception("what is around %s failed; it ends", connection.name)
+                connection.close(code=CloseCode.INTERNAL_ERROR, reason="internal error")
+                return
+            options.serve(connection, handler)
 
 
 def _name_of(handler: Callable[..., object], endpoint: str | None) -> str:
