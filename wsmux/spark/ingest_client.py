@@ -19,8 +19,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ..config import MIB
 from ..exceptions import (
@@ -33,6 +32,7 @@ from ..exceptions import (
 from ..mux.stream import Stream
 from ..rpc import RiverError
 from ..runtime import fork
+from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline, deadline
 from ..runtime.parking import Condition
 from ..runtime.threads import daemon_thread, start_thread
@@ -136,7 +136,7 @@ class _Opened(NamedTuple):
     batch_bytes: int
 
 
-class IngestClient:
+class IngestClient(Leaving):
     """Write rows to a dataset; made by ``ingest``. All methods may be called from any thread.
 
     A thread of its own reads what the server acknowledges, and connects again. A client that is not
@@ -189,17 +189,9 @@ class IngestClient:
     def __repr__(self) -> str:
         return f"<IngestClient {self.dataset} durable={self._durable} written={self._written}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         """Close; after an exception at once, whether what was written is durable or not."""
-        if exc is None:
+        if error is None:
             self.close()
         else:
             self._end()
