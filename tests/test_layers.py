@@ -211,6 +211,32 @@ def test_conditions_are_those_that_a_signal_may_interrupt() -> None:
     assert makers == {"wsmux.testing.locks"}  # it watches those of tests
 
 
+def arrows() -> dict[tuple[str, str], set[str]]:
+    """Return which folder imports from which, and when: at the top, within a function, as types."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for module in MODULES:
+        for name, when in imports_of(module):
+            if FACADE not in (module, name) and name.startswith("wsmux."):
+                found.setdefault((folder(module), folder(name)), set()).add(when)
+    return {pair: when for pair, when in found.items() if pair[0] != pair[1]}
+
+
+def test_arrows_between_folders_point_down() -> None:
+    """Print the graph, from the bottom up: ``pytest -n 0 -rP`` shows it."""
+    upward = []
+    for line in LAYERS:
+        for source in line:
+            below = {to: when for (start, to), when in arrows().items() if start == source}
+            names = [
+                to if "top" in when else f"{to} ({', '.join(sorted(when))})"
+                for to, when in sorted(below.items(), key=lambda arrow: HEIGHT[arrow[0]])
+            ]
+            upward += [(source, to) for to in below if HEIGHT[to] >= HEIGHT[source]]
+            print(f"{HEIGHT[source]:2} {source:13} -> {', '.join(names) or '-'}")  # noqa: T201
+    print(f"{len(HEIGHT)} folders, {len(arrows())} arrows, {len(upward)} upward: {upward}")  # noqa: T201
+    assert upward == [("flask", "bus")]  # the extension of the bus, which ``OFFERED`` names
+
+
 def test_every_folder_has_one_place() -> None:
     assert set(HEIGHT) == {folder(module) for module in MODULES if module != FACADE}
     assert len(HEIGHT) == sum(map(len, LAYERS))

@@ -36,11 +36,13 @@ from wsmux.rpc.wire.handshake import (
     rehandshake_request_payload,
     welcome_payload,
 )
+from wsmux.rpc.wire.message_size import most_taken
 
 from ...helpers.rpc.memory_net import new_id
 from ...helpers.rpc.tiny_codec import TinyCodec, fields, frame
 
 CODEC = TinyCodec()
+TOO_LARGE = most_taken(Options().max_size) + 1  # bytes, for a handshake
 
 # Written from the drawing, by name, apart from the table.
 MOVES = {
@@ -652,7 +654,7 @@ class TestAnswers:
         client.hear(welcome_payload("s"))
         assert (client.session, client.status()) == (None, "BACKING_OFF")
 
-    @pytest.mark.parametrize("data", [b"garbage", b"{}"])
+    @pytest.mark.parametrize("data", [b"garbage", b"{}", bytes(TOO_LARGE)], ids=len)
     def test_an_undecodable_answer_is_fatal(self, data: bytes) -> None:
         client = handshaking()
         client.receive(1, data, 0.0)
