@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-import pytest
-
 from .helpers.pure_modules import PURE, ROOT
+from .helpers.tables import each_row
 
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -169,7 +168,7 @@ def circles(kinds: set[str]) -> list[set[str]]:
     return [each for each in found if len(each) > 1]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != FACADE])
+@each_row(name for name in MODULES if name != FACADE)
 def test_module_imports_only_what_stands_below_it(module: str) -> None:
     assert upward(module) == []
     assert foreign(module) == []
@@ -196,7 +195,7 @@ def reached(module: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", PURE)
+@each_row(PURE)
 def test_pure_module_imports_no_threads_sockets_or_clocks(path: str) -> None:
     module = f"wsmux/{path}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     assert not {name for name, _ in imports_of(module)} & IMPURE

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from wsmux.runtime.deadline import Deadline, RealDeadline, deadline, deadline_in
+from wsmux.runtime.deadline import Deadline, RealDeadline, block_end, deadline, deadline_in
 
 
 class Clock:
@@ -137,3 +137,10 @@ def test_a_real_deadline_counts_whatever_the_clock_says(clock: Clock) -> None:
     assert 0 < budget.remaining() <= 1e6
     assert not budget.expired()
     assert RealDeadline(0.0).expired()
+
+
+def test_a_block_tells_when_it_must_end(clock: Clock) -> None:
+    assert block_end() is None
+    with deadline(5.0):
+        assert block_end() == 105.0
+    assert block_end() is None

@@ -620,6 +620,15 @@ class TestAnswers:
         client.hear(refusal_payload("SESSION_STATE_MISMATCH", "gone"), now=60.0)
         assert client.next_timer() == pytest.approx(60.0 + Options().backoff_base)
 
+    def test_a_server_that_lost_the_session_is_not_asked_again_without_reconnects(self) -> None:
+        client = connected(reconnect=False)
+        client.lost(1, 60.0)
+        client.connect(60.0)
+        client.greet(60.0)
+        client.hear(refusal_payload("SESSION_STATE_MISMATCH", "gone"), now=60.0)
+        assert (client.session, client.status()) == (None, "NO_CONNECTION")
+        assert client.next_timer() is None
+
     def test_a_state_mismatch_spares_a_session_that_never_was_connected(self) -> None:
         client = handshaking()
         session = client.session
