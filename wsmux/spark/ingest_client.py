@@ -79,15 +79,15 @@ def ingest(
     timeout: float | None = None,
     **options: Any,
 ) -> IngestClient:
-    """Connect to a data server, and return what writes rows to a dataset.
+    """Connect to a data server, and return a client that writes rows to a dataset.
 
     Clients of one process with equal options share a connection.
 
     Args:
         server: its URL, or what ``connection`` returns.
-        client_id: an id of your own, of a program that goes on where it ended: ``offset`` then says
-            how many of its rows are durable, and so which to write next. The dataset remembers it
-            for good. One client at a time may use it. By default a random one, which the server
+        client_id: an id of your own, for a program that goes on where it ended: ``offset`` then
+            says how many of its rows are durable, and so which to write next. The dataset remembers
+            it for good. One client at a time may use it. By default a random one, which the server
             remembers for its ``ttl``, a day.
         create: a pyarrow schema with which to make the dataset if there is none.
         max_unacknowledged: bytes of rows that are kept until they are durable, beyond which
@@ -98,8 +98,8 @@ def ingest(
             again is theirs too: ``retries``, ``retry_backoff`` and ``connect_timeout``.
 
     Raises:
-        SparkError: NO_DATASET, WRONG_SCHEMA or another code of the server; or it is not to be
-            connected to.
+        SparkError: NO_DATASET, WRONG_SCHEMA or another code of the server; or the server cannot be
+            reached.
         ValueError: an argument is invalid. TypeError: options belong to the given settings.
     """
     if isinstance(server, Recipe) and options:
@@ -119,7 +119,7 @@ def ingest(
 
 
 class _Piece(NamedTuple):
-    """A batch as it is sent, and the offset behind its last row."""
+    """A batch as it is sent, and the offset after its last row."""
 
     end: int
     data: bytes
@@ -208,13 +208,13 @@ class IngestClient(Leaving):
 
     @property
     def written(self) -> int:
-        """The offset behind the last row that was written."""
+        """The offset after the last row that was written."""
         return self._written
 
     # Writing
 
     def write(self, rows: Any, timeout: float | None = None) -> int:
-        """Take rows to be sent; return the offset behind the last one.
+        """Queue rows to be sent; return the offset after the last one.
 
         Blocks only while there is no room for more unacknowledged bytes. All rows are checked
         before any is taken. Those of one call may become visible by several commits, in order.
@@ -290,7 +290,7 @@ class IngestClient(Leaving):
         self.wait_durable(timeout=timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until all that was written is durable, and let go of the stream.
+        """Wait until all that was written is durable, and close the stream.
 
         It is closed whatever is raised; then ``offset`` and ``written`` tell which rows may be
         lost. Closing it again does nothing.
@@ -313,7 +313,7 @@ class IngestClient(Leaving):
         self._check()
 
     def _check(self) -> None:
-        """Raise what keeps it from being used."""
+        """Raise the error that keeps it from being used."""
         if self._forked:
             text = "an ingest client belongs to the process that opened it: open one in this child"
             raise ForkedError(text)
@@ -324,7 +324,7 @@ class IngestClient(Leaving):
             raise ValueError(f"{self!r} is closed: open another one")
 
     def _end(self) -> None:
-        """Let go of the stream, and of what is kept; never blocks."""
+        """Close the stream, and drop what is kept; never blocks."""
         with self._changed:
             self._closed = True
             stream, clean = self._stream, not self._kept and self._sender is None

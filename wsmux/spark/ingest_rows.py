@@ -1,7 +1,7 @@
-"""Turn rows of Python and Arrow data into record batches of a dataset's schema, or say what is odd.
+"""Turn rows of Python and Arrow data into record batches of a dataset's schema.
 
-Nothing is guessed: every column is to be there, and a value that does not fit is an error that
-names it. Text stands for dates, times and decimals too, as in JSON.
+Nothing is guessed: every column must be present, and a value that does not fit is an error that
+names it. Dates, times and decimals may be given as text, as in JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Column(NamedTuple):
     type: Any
     nullable: bool
     odd: Odd | None
-    """What tells values that pyarrow would take and change."""
+    """Recognises values that pyarrow would accept and change."""
 
 
 class RowConverter:
@@ -42,10 +42,10 @@ class RowConverter:
         self._columns = [_Column(f.name, f.type, f.nullable, _odd_for(f.type)) for f in schema]
 
     def batches(self, data: Any) -> Iterator[Any]:
-        """Yield batches of a row (a mapping), several, a record batch or a table.
+        """Yield batches made of a row (a mapping), a list of rows, a record batch or a table.
 
         Raises:
-            RiverError: NO_COLUMN or WRONG_TYPE; it is no such data, or does not fit the schema.
+            RiverError: NO_COLUMN or WRONG_TYPE; it is none of these, or does not fit the schema.
         """
         if isinstance(data, Mapping):
             data = [data]
