@@ -57,13 +57,13 @@ class RowConverter:
         elif isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
             yield self._rows(data)
         else:
-            text = "rows must be a dict, a list of dicts, a RecordBatch or a Table, not"
+            text = "rows must be a dict, a list of dicts, a RecordBatch or a Table, got"
             raise RiverError(WRONG_TYPE, f"{text} {_told(data)}")
 
     def _rows(self, rows: Sequence[Any]) -> Any:
         for place, row in enumerate(rows):
             if not isinstance(row, Mapping):
-                raise RiverError(WRONG_TYPE, f"row {place} must be a dict, not {_told(row)}")
+                raise RiverError(WRONG_TYPE, f"row {place} must be a dict, got {_told(row)}")
             if len(row) != len(self._columns) or not all(
                 each.name in row for each in self._columns
             ):
@@ -80,7 +80,7 @@ class RowConverter:
                 try:
                     column = pc.cast(column, each.type)
                 except (*_UNFIT, pa.ArrowNotImplementedError) as error:
-                    text = f"column {each.name!r} is {each.type}, and not {column.type}"
+                    text = f"column {each.name!r} takes {each.type}, got {column.type}"
                     raise RiverError(WRONG_TYPE, f"{text}: {first_line(error)}") from error
             columns.append(column)
         return self._batch(columns)
@@ -116,12 +116,12 @@ def _array_of(values: list[Any], column: _Column) -> Any:
             try:
                 _array([value], column)
             except _UNFIT as reason:
-                text = f"row {place}: column {column.name!r} is {column.type}, and not"
+                text = f"row {place}: column {column.name!r} takes {column.type}, got"
                 raise RiverError(WRONG_TYPE, f"{text} {_told(value)}") from reason
         raise RiverError(WRONG_TYPE, f"column {column.name!r}: {first_line(error)}") from error
     if made.null_count and not column.nullable:
         place = next(place for place, value in enumerate(values) if value is None)
-        text = f"row {place}: column {column.name!r} is {column.type} and never null, and not None"
+        text = f"row {place}: column {column.name!r} takes {column.type}, never null, got None"
         raise RiverError(WRONG_TYPE, text)
     return made
 
