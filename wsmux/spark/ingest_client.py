@@ -385,7 +385,7 @@ class IngestClient(Leaving):
             stream.reset()  # which the reader sees
 
     def _begin_sending(self) -> Stream | None:
-        """Return the stream if there is something to send, and no thread is at it."""
+        """Return the stream if there is something to send, and no thread is sending."""
         with self._changed:
             stream = self._stream
             if stream is None or self._sender is stream or self._sent == len(self._kept):
@@ -394,7 +394,7 @@ class IngestClient(Leaving):
             return stream
 
     def _next_data(self, stream: Stream) -> bytes:
-        """Return what is to be sent next; nothing, and the sender is done, if there is nothing."""
+        """Return what to send next; if that is nothing, the sender is done."""
         with self._changed:
             found: list[bytes] = []
             size = 0
@@ -442,7 +442,7 @@ class IngestClient(Leaving):
             except TimeoutError:
                 if self._kept:
                     raise
-                continue  # nothing is to be told
+                continue  # nothing is due
             if not data:
                 return
             heard += data
@@ -463,7 +463,7 @@ class IngestClient(Leaving):
             self._changed.notify_all()
 
     def _forget_locked(self, offset: int) -> None:
-        """Let go of what is durable.
+        """Drop what is durable.
 
         Raises:
             RiverError: TAKEN_OVER; these are not the rows of this client.
@@ -494,7 +494,7 @@ class IngestClient(Leaving):
         """Open another stream, and send what is kept.
 
         Raises:
-            SparkError: the server is not to be had. RiverError: it has other rows than these.
+            SparkError: the server cannot be reached. RiverError: it has other rows than these.
         """
         recipe = self._link.recipe
         while True:
@@ -547,10 +547,10 @@ class IngestClient(Leaving):
             self._changed.notify_all()
 
     def _opened(self, create: Any) -> _Opened:
-        """Open a stream, and begin the rows on it.
+        """Open a stream for rows.
 
         Raises:
-            SparkError: the server refuses it, or is not to be had. WsmuxError, OSError: the stream
+            SparkError: the server refuses it, or cannot be reached. WsmuxError, OSError: the stream
                 has failed.
         """
         header = {"dataset": self.dataset, "client": self.client_id, "session": self._session}
