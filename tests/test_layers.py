@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-import pytest
-
 from .helpers.pure_modules import PURE, ROOT
+from .helpers.tables import each_row
 
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -169,7 +168,7 @@ def circles(kinds: set[str]) -> list[set[str]]:
     return [each for each in found if len(each) > 1]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != FACADE])
+@each_row(name for name in MODULES if name != FACADE)
 def test_module_imports_only_what_stands_below_it(module: str) -> None:
     assert upward(module) == []
     assert foreign(module) == []
@@ -196,7 +195,7 @@ def reached(module: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", PURE)
+@each_row(PURE)
 def test_pure_module_imports_no_threads_sockets_or_clocks(path: str) -> None:
     module = f"wsmux/{path}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     assert not {name for name, _ in imports_of(module)} & IMPURE
@@ -209,6 +208,32 @@ def test_conditions_are_those_that_a_signal_may_interrupt() -> None:
     made = "threading.Condition("
     makers = {name for name, path in MODULES.items() if made in path.read_text()}
     assert makers == {"wsmux.testing.locks"}  # it watches those of tests
+
+
+def arrows() -> dict[tuple[str, str], set[str]]:
+    """Return which folder imports from which, and when: at the top, within a function, as types."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for module in MODULES:
+        for name, when in imports_of(module):
+            if FACADE not in (module, name) and name.startswith("wsmux."):
+                found.setdefault((folder(module), folder(name)), set()).add(when)
+    return {pair: when for pair, when in found.items() if pair[0] != pair[1]}
+
+
+def test_arrows_between_folders_point_down() -> None:
+    """Print the graph, from the bottom up: ``pytest -n 0 -rP`` shows it."""
+    upward = []
+    for line in LAYERS:
+        for source in line:
+            below = {to: when for (start, to), when in arrows().items() if start == source}
+            names = [
+                to if "top" in when else f"{to} ({', '.join(sorted(when))})"
+                for to, when in sorted(below.items(), key=lambda arrow: HEIGHT[arrow[0]])
+            ]
+            upward += [(source, to) for to in below if HEIGHT[to] >= HEIGHT[source]]
+            print(f"{HEIGHT[source]:2} {source:13} -> {', '.join(names) or '-'}")  # noqa: T201
+    print(f"{len(HEIGHT)} folders, {len(arrows())} arrows, {len(upward)} upward: {upward}")  # noqa: T201
+    assert upward == [("flask", "bus")]  # the extension of the bus, which ``OFFERED`` names
 
 
 def test_every_folder_has_one_place() -> None:

@@ -1,6 +1,6 @@
 """Carry many blocking byte streams over one WebSocket.
 
-A client in three lines, against ``wsmux.serve(handler, host, port)``::
+A client in three lines, against ``wsmux.serve(handler, host, port)``:
 
     with wsmux.connect(url) as connection, connection.open_stream() as stream:
         stream.write(b"hi")

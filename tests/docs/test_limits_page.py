@@ -10,6 +10,8 @@ import pytest
 
 from wsmux import Config
 
+from ..helpers.tables import each_row
+
 ROOT = Path(__file__).parents[2]
 TOPICS = ROOT / "docs" / "topics"
 LIMITS_PAGE = (TOPICS / "limits.md").read_text()
@@ -34,13 +36,14 @@ def test_each_default_is_told(field: object) -> None:
     assert re.search(rf"\| {default} \| `{name}`[ ,]", LIMITS_PAGE)
 
 
-@pytest.mark.parametrize(("path", "name"), TESTS)
-def test_each_test_is_there(path: str, name: str) -> None:
+@each_row(TESTS)
+def test_each_test_is_there(test: tuple[str, str]) -> None:
+    path, name = test
     assert (ROOT / path).is_file()
     assert not name or f"def {name}(" in (ROOT / path).read_text()
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split(" | ")[0].strip())
+@each_row(ROWS)
 def test_each_row_says_what_is_bounded_and_where_and_what_happens_then(row: str) -> None:
     what, default, where, beyond, test = (cell.strip() for cell in row.split(" | "))
     assert what

@@ -115,10 +115,9 @@ def _bymux() -> Named:
 def _river(codec: str, malformed: Iterable[Any]) -> Callable[[], Named]:
     def seeds() -> Named:
         for valid in (True, False):
-            for param in codec_vectors.captured(valid):
-                (captured,) = param.values
+            for captured in codec_vectors.captured(valid):
                 if captured.codec.name == codec:
-                    yield f"captured: {param.id}", captured.data
+                    yield f"captured: {captured.name}", captured.data
         for bad in malformed:
             yield f"refused: {bad.name}", bad.data
 
@@ -128,11 +127,10 @@ def _river(codec: str, malformed: Iterable[Any]) -> Callable[[], Named]:
 def _river_protobuf() -> Named:
     """Yield what was captured with another codec, carried over: none was with this one."""
     codec = ProtobufCodec()
-    for param in codec_vectors.captured(True):
-        (captured,) = param.values
+    for captured in codec_vectors.captured(True):
         if captured.codec.name == "msgpack":
             envelope = captured.codec.decode(captured.data)
-            yield f"of {param.id}", codec.encode(envelope, codec.pack(envelope.payload))
+            yield f"of {captured.name}", codec.encode(envelope, codec.pack(envelope.payload))
     yield "bytes", EMPTY + text("bytes", b"request")
     for bad in bad_protobuf.TABLE[::6]:
         yield f"refused: {bad.name}", bad.data

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from wsmux.transport.fair_queue import SendRateEstimator
     from wsmux.tunnel import TunnelServer
     from wsmux.tunnel.request_head import Request
+    from wsmux.tunnel.supervisor import Supervisor
 
 __all__ = [
     "Counted",
@@ -60,6 +61,7 @@ __all__ = [
     "half_of",
     "io_thread_rests",
     "listener_of",
+    "lost_within",
     "multiplexer_of",
     "on_end",
     "on_poll",
@@ -399,3 +401,9 @@ def alarm_of(handler: RpcHandler) -> float:
 def connections_made(link: Link) -> int:
     """Return how many connections the two ends of a link have had."""
     return len(link._threads)
+
+
+def lost_within(supervisor: Supervisor, timeout: float) -> bool:
+    """Wait until a supervisor has no connection; return whether that happened in time."""
+    with supervisor._changed:
+        return supervisor._changed.wait_for(lambda: supervisor._connection is None, timeout)

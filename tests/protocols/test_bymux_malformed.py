@@ -50,6 +50,7 @@ from ..helpers.bymux_wire import (
 from ..helpers.inside import state_of
 from ..helpers.machine_pairs import id_of, lift_budgets, other, outbox
 from ..helpers.memory_sizes import held
+from ..helpers.tables import each_row
 
 LONGEST_REASON = 123  # bytes of a close frame's reason: the sentence is sent in it
 KIB = 1024
@@ -574,7 +575,7 @@ def settled(case: Case) -> BymuxProtocol:
     return machine
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+@each_row(CASES, name=lambda case: case.name)
 def test_case_of_the_tables(case: Case) -> None:
     for step in (len(case.first + case.wire), 1):
         machine, twin = settled(case), settled(case)

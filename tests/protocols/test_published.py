@@ -15,17 +15,14 @@ import pytest
 from ..helpers.published.differences import DIFFERENCES, fewest
 from ..helpers.published.replay import PEERS, Recording, recordings, told
 from ..helpers.published.scripts import payload, script
+from ..helpers.tables import each_row
 
 # Conversations: all that are wanted at least, and those that have the same bytes to the last.
 WANTED = {"node-yamux": 70, "python-yamux": 70, "js-ws": 70}
 SAME = {"node-yamux": 0, "python-yamux": 15, "js-ws": 50}
 
 
-ALL = [
-    pytest.param(recording, id=recording.seed.replace(" ", "-"))
-    for peer in PEERS
-    for recording in recordings(peer)
-]
+ALL = [recording for peer in PEERS for recording in recordings(peer)]
 
 
 @cache
@@ -34,7 +31,7 @@ def found(peer: str) -> dict[str, tuple[str, ...] | None]:
     return {recording.seed: fewest(recording) for recording in recordings(peer)}
 
 
-@pytest.mark.parametrize("recording", ALL)
+@each_row(ALL, name=lambda recording: recording.seed)
 def test_ours_says_what_the_peer_said(recording: Recording) -> None:
     assert found(recording.peer)[recording.seed] is not None
 
@@ -51,7 +48,7 @@ def test_there_are_as_many_as_is_said(peer: str) -> None:
     assert list(found(peer).values()).count(()) >= SAME[peer]
 
 
-@pytest.mark.parametrize("recording", ALL)
+@each_row(ALL, name=lambda recording: recording.seed)
 def test_ours_hears_what_the_peer_did(recording: Recording) -> None:
     """Bytes, ends and resets of each stream are those of the script."""
     streams = told(recording)

@@ -291,9 +291,9 @@ def test_a_session_that_resumes_has_an_epoch_and_a_generation(name: str) -> None
 @pytest.mark.parametrize("size", [0, 1, LEAST_RESUME_BUFFER - 1])
 def test_a_peer_that_keeps_too_little_is_refused(size: int) -> None:
     assert parse_hello(hello(buffer=LEAST_RESUME_BUFFER))[0].buffer == LEAST_RESUME_BUFFER
-    with pytest.raises(FrameError, match=f"a buffer of {size} bytes, where at least 262144 are"):
+    with pytest.raises(FrameError, match=f"a buffer of {size} bytes, but at least 262144 are"):
         parse_hello(hello(buffer=size))
-    with pytest.raises(FrameError, match=f"a buffer of {size} bytes, where at least 262144 are"):
+    with pytest.raises(FrameError, match=f"a buffer of {size} bytes, but at least 262144 are"):
         parse_answer(Welcome(EPOCH, 0, 1.0, size, KEY).encode())
 
 

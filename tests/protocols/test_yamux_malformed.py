@@ -31,6 +31,7 @@ from wsmux.protocols.yamux import YamuxProtocol
 
 from ..helpers.machine_pairs import lift_budgets, other, outbox
 from ..helpers.memory_sizes import held
+from ..helpers.tables import each_row
 from ..helpers.yamux_wire import (
     ACK,
     BROKEN,
@@ -592,7 +593,7 @@ def settled(case: Case) -> YamuxProtocol:
     return machine
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+@each_row(CASES, name=lambda case: case.name)
 def test_case_of_the_tables(case: Case) -> None:
     for step in (max(len(case.first + case.wire), 1), 1):
         if step == 1 and len(case.wire) > KIB:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from wsmux.runtime.deadline import Deadline, deadline, deadline_in
+from wsmux.runtime.deadline import Deadline, RealDeadline, block_end, deadline, deadline_in
 
 
 class Clock:
@@ -129,3 +129,18 @@ def test_a_block_bounds_its_own_thread_alone(clock: Clock) -> None:
 def test_what_is_no_number_of_seconds_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError, match="at least 0 seconds"), deadline(timeout):
         pass
+
+
+def test_a_real_deadline_counts_whatever_the_clock_says(clock: Clock) -> None:
+    budget = RealDeadline(1e6)
+    clock.now += 1e9
+    assert 0 < budget.remaining() <= 1e6
+    assert not budget.expired()
+    assert RealDeadline(0.0).expired()
+
+
+def test_a_block_tells_when_it_must_end(clock: Clock) -> None:
+    assert block_end() is None
+    with deadline(5.0):
+        assert block_end() == 105.0
+    assert block_end() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import re
+import ssl
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from flask import Flask
 import wsmux
 from wsmux.config import Config
 from wsmux.flask import Mux
-from wsmux.runtime.hints import check_url, how_to_install, not_connected, wrong_url
+from wsmux.runtime.hints import check_url, how_to_install, not_connected, tls_failed, wrong_url
 
 PACKAGE = Path(wsmux.__file__).parent
 
@@ -164,3 +165,24 @@ def test_what_hints_keeps_its_signature_and_words(function: Callable[..., object
     assert "config" in inspect.signature(function).parameters
     assert "limits" not in inspect.signature(function).parameters
     assert function.__module__ in ("wsmux.client", "wsmux.server", "wsmux.flask")
+
+
+# Connecting over TLS
+
+
+@pytest.mark.parametrize(
+    ("url", "reason", "advice"),
+    [
+        ("wss://host", "WRONG_VERSION_NUMBER", "; does that port speak TLS? If not, write ws://"),
+        ("tcp://host:1", "HTTP_REQUEST", "; does that port speak TLS? If not, leave out ssl_"),
+        ("wss://host", "CERTIFICATE_VERIFY_FAILED", ""),
+    ],
+)
+def test_what_answers_without_tls_is_told_from_a_failure_of_tls(
+    url: str, reason: str, advice: str
+) -> None:
+    error = ssl.SSLError("why")
+    error.reason = reason
+    told = tls_failed(url, error)
+    assert told.startswith(f"TLS with {url} failed: {error}{advice}")
+    assert bool(advice) == ("speak TLS" in told)

@@ -106,7 +106,7 @@ def test_bad_rows_are_refused_before_any_is_sent(store: Gated, server: DataServe
     with opened(server.url) as client:
         error = failure(lambda: client.write([row(0), {"id": "x", "word": None}]))
         assert error.code == "WRONG_TYPE"
-        assert "row 1: column 'id' is int64, and not str 'x'" in error.message
+        assert "row 1: column 'id' takes int64, got str 'x'" in error.message
         assert (client.written, client.write(row(1))) == (0, 1)
     assert held(store) == [1]
 

@@ -58,7 +58,10 @@ def test_a_further_run_passes_over_what_is_there(store: DeltaDatasets, server: D
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b'{"id": "x", "word": ""}', "line 4: [WRONG_TYPE] ingest d: row 0: column 'id' is int64"),
+        (
+            b'{"id": "x", "word": ""}',
+            "line 4: [WRONG_TYPE] ingest d: row 0: column 'id' takes int64",
+        ),
         (b"{", "line 4 is not JSON: "),
     ],
 )

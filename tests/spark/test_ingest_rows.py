@@ -94,7 +94,7 @@ def test_values_that_do_not_fit_are_named(kind: str, value: Any) -> None:
     with pytest.raises(RiverError) as caught:
         converted(kind, value)
     assert caught.value.code == "WRONG_TYPE"
-    text = f"row 0: column 'x' is {KINDS[kind]}, and not {type(value).__name__} "
+    text = f"row 0: column 'x' takes {KINDS[kind]}, got {type(value).__name__} "
     assert caught.value.message.startswith(text)
 
 
@@ -109,9 +109,12 @@ def refused(data: Any) -> str:
     [
         ([{"id": 1, "word": ""}, {"id": 2}], "NO_COLUMN: row 1 has no column 'word', which is"),
         ({"id": 1, "word": "", "x": 2}, "NO_COLUMN: row 0 has a column 'x' that the dataset has"),
-        ([{"id": None, "word": ""}], "WRONG_TYPE: row 0: column 'id' is int64 and never null"),
-        ([{"id": 1, "word": ""}, 7], "WRONG_TYPE: row 1 must be a dict, not int 7"),
-        (7, "WRONG_TYPE: rows must be a dict, a list of dicts, a RecordBatch or a Table, not int"),
+        (
+            [{"id": None, "word": ""}],
+            "WRONG_TYPE: row 0: column 'id' takes int64, never null, got None",
+        ),
+        ([{"id": 1, "word": ""}, 7], "WRONG_TYPE: row 1 must be a dict, got int 7"),
+        (7, "WRONG_TYPE: rows must be a dict, a list of dicts, a RecordBatch or a Table, got int"),
         ("{}", "WRONG_TYPE: rows must be a dict"),
     ],
 )
@@ -136,9 +139,9 @@ def test_batches_of_the_schema_are_not_copied() -> None:
     ("columns", "words"),
     [
         ({"id": [1]}, "NO_COLUMN: the data has no column 'word'"),
-        ({"id": ["x"], "word": ["y"]}, "WRONG_TYPE: column 'id' is int64, and not string: "),
-        ({"id": [1.5], "word": ["y"]}, "WRONG_TYPE: column 'id' is int64, and not double: "),
-        ({"id": [[1]], "word": ["y"]}, "WRONG_TYPE: column 'id' is int64, and not list<"),
+        ({"id": ["x"], "word": ["y"]}, "WRONG_TYPE: column 'id' takes int64, got string: "),
+        ({"id": [1.5], "word": ["y"]}, "WRONG_TYPE: column 'id' takes int64, got double: "),
+        ({"id": [[1]], "word": ["y"]}, "WRONG_TYPE: column 'id' takes int64, got list<"),
         ({"id": pa.array([None], pa.int64()), "word": ["y"]}, "WRONG_TYPE: column 'id' holds null"),
     ],
 )

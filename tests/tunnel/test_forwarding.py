@@ -24,7 +24,7 @@ from wsmux.tunnel import (
 from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.supervisor import Supervisor
 
-from ..helpers.inside import multiplexer_of, request_kinds_of
+from ..helpers.inside import lost_within, multiplexer_of, request_kinds_of
 from ..helpers.ports import free_port
 from ..helpers.scripted import WAIT
 from ..helpers.tunnel_inputs import GREETING, reply
@@ -396,7 +396,7 @@ def test_attempts_go_on_until_one_is_made() -> None:
 
         supervisor = Supervisor(connect, tell=told.append)
         served_by(server).abort()
-        assert supervisor.wait_lost(WAIT)
+        assert lost_within(supervisor, WAIT)
         assert not wait_for_answer(supervisor)
         supervisor.close()
     assert "no connection: away" in told
@@ -420,7 +420,7 @@ def test_who_waits_for_a_connection_does_so_for_a_bounded_time() -> None:
 
         supervisor = Supervisor(connect, tell=lambda text: None)
         served_by(server).abort()
-        assert supervisor.wait_lost(WAIT)
+        assert lost_within(supervisor, WAIT)
         with pytest.raises(TunnelError) as caught:
             supervisor.open(Request("CONNECT", "127.0.0.1:1"), 0.05)
         assert caught.value.status == 504

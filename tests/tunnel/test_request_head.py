@@ -117,3 +117,10 @@ def test_an_error_tells_its_status_and_pickles() -> None:
     assert (error.status, error.words, error.retry_safe) == (403, "h:1 is not allowed", True)
     assert str(error) == "h:1 is not allowed (403 not allowed)"
     assert str(TunnelError(599, "x")) == "x (599 unknown)"
+
+
+@pytest.mark.parametrize("target", ["", "two words", "caf\u00e9", "a\r\nb"])
+def test_a_target_that_a_head_cannot_hold_is_never_sent(target: str) -> None:
+    with pytest.raises(TunnelError, match="visible ASCII characters are wanted") as caught:
+        encode_request(Request("GET", target, ()))
+    assert caught.value.status == 400

@@ -15,13 +15,13 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ..mux.connection import Connection
 from ..mux.explain import findings, look, thread_names
 from ..mux.stats import Cause, Finding
 from ..runtime import fork
+from ..runtime.closing import Leaving
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import PACED, PAUSE, logger
 from ..runtime.parking import Parker, Waiter, wake
@@ -74,7 +74,7 @@ class _Seen(NamedTuple):
     told: bool
 
 
-class StallWatch:
+class StallWatch(Leaving):
     """Watch connections until they have ended, or until ``stop``.
 
     It reports waits that keep bytes from moving: writers without credit, both sides writing and
@@ -116,15 +116,7 @@ class StallWatch:
         """Stop watching. Never blocks; a ``tell`` that has begun may still be running."""
         _thread.remove(self)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self.stop()
 
     def look(self, now: float) -> bool:

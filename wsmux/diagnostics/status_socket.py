@@ -14,11 +14,10 @@ import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from ..exceptions import NoThreadError
 from ..runtime import fork
+from ..runtime.closing import Leaving
 from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, register, start_thread
@@ -43,7 +42,7 @@ def socket_path(pid: int, user: int) -> Path:
     return Path(tempfile.gettempdir()) / f"wsmux-{user}" / f"{pid}.sock"
 
 
-class LiveSocket:
+class LiveSocket(Leaving):
     """Publish connections and sessions until ``stop``, from a daemon thread; one per process.
 
     ::
@@ -115,15 +114,7 @@ class LiveSocket:
         with suppress(RuntimeError):  # the parent had released it
             _taken.release()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self.stop()
 
     def _run(self) -> None:

@@ -18,8 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 from ..config import Config
@@ -28,6 +27,7 @@ from ..handshake.admission import Admission, Guest, cut_reading
 from ..handshake.http_request import read_body, read_request, refuse
 from ..handshake.websocket_server import accept
 from ..runtime import fork
+from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.memory import REPORT_STEP, Verdict, process_memory
@@ -133,7 +133,7 @@ class _HeldBody:
             raise HandshakeError("this server holds too many unread bytes; try again later", 503)
 
 
-class Acceptor(ABC):
+class Acceptor(Leaving, ABC):
     """Accept connections until ``shutdown``; the base class of the servers.
 
     Attributes:
@@ -248,17 +248,9 @@ class Acceptor(ABC):
         self._opening = set()
         self._listener.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         """Shut down; after an exception, including Ctrl-C, without waiting for streams to end."""
-        self.shutdown(DRAIN if exc is None else 0.0)
+        self.shutdown(DRAIN if error is None else 0.0)
 
     # The accept thread
 

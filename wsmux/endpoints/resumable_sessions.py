@@ -1,4 +1,4 @@
-"""Find the session of each client that comes back, on the server.
+"""Find the session of each client that reconnects, on the server.
 
 One lock guards the table. Under it nothing is read, written or waited for, and no transport's mutex
 is taken.
@@ -69,7 +69,7 @@ class ResumableSessions:
     def greet(
         self, sock: socket.socket, deadline: Deadline, returns: bool = False
     ) -> Session | OneShotEvent:
-        """Read the HELLO that comes over a new carrier, and answer it.
+        """Read the HELLO of a new carrier, and answer it.
 
         Blocks until it has arrived. Returns the new session, of which the caller owns the socket;
         or, if the socket went to the session it resumes, an event that is set once that has closed
@@ -101,7 +101,9 @@ class ResumableSessions:
                     return released
                 found = Refusal(True, "the session has just ended")
             if found is None:  # no answer, so the client tries again
-                raise HandshakeError("a client came back to a session that is still being made")
+                raise HandshakeError(
+                    "a client resumed a session that is still being made; it will try again"
+                )
             send_greeting(sock, Role.SERVER, found.encode(), deadline)
             raise HandshakeError(f"a client may not resume: {found.reason}")
         except WsmuxError as error:

@@ -34,7 +34,7 @@ class ResumableFraming(WebSocketFraming):
     Attributes:
         session: counts and keeps.
         closing: END was sent, and a close frame.
-        due: something may have been acknowledged, or be to be; the owner resets it.
+        due: the owner has to look at acknowledgements; it resets this.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ResumableFraming(WebSocketFraming):
         return b"".join(pieces) + super().encode_control(kind, payload)
 
     def restart(self) -> None:
-        """Forget what is incomplete of the carrier before."""
+        """Drop an incomplete message of the previous carrier."""
         self._drop()
         self.failure = None
         self.filled = self.controls = False

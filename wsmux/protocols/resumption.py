@@ -1,4 +1,4 @@
-"""Define the messages of a resumable connection, and what one end of it has to remember.
+"""Define the messages of a resumable connection, and what each end of it has to remember.
 
 A session outlives the WebSockets that carry it, its carriers. Each message of a carrier begins with
 one byte, its type; integers are big-endian:
@@ -26,8 +26,8 @@ END     6    close code uint16, reason UTF-8
   one before.
 - ``mac`` is the HMAC-SHA256 of the bytes of HELLO before it, under the key that the first WELCOME
   of the session gave; zeros while there is no key. So knowing the id of a session is not enough.
-- ``epoch`` is of the server process. A server that does not know the session, or has another epoch,
-  answers LOST: a session is never silently begun again.
+- ``epoch`` identifies the server process. A server that does not know the session, or has another
+  epoch, answers LOST: a session is never silently begun again.
 - END comes before the close frame of WebSocket, and like DATA it is acknowledged and sent again. A
   carrier that ends without it, with or without a close frame, is only a lost carrier.
 
@@ -151,7 +151,7 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """The answer that a carrier carries the session from now on.
+    """The answer that accepts a carrier for the session.
 
     Attributes:
         epoch: of the server process.
@@ -176,7 +176,7 @@ class Welcome(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """The answer that there will be no such session; final.
+    """The answer that refuses a session; final.
 
     Attributes:
         lost: the server does not have the session any more; otherwise it refuses the HELLO itself.
@@ -231,11 +231,11 @@ def parse_hello(data: Buffer) -> tuple[Hello, bytes, bytes]:
 def _check_buffer(size: int) -> None:
     if size < LEAST_RESUME_BUFFER:
         least = LEAST_RESUME_BUFFER
-        raise FrameError(f"a buffer of {size} bytes, where at least {least} are needed")
+        raise FrameError(f"a buffer of {size} bytes, but at least {least} are needed")
 
 
 def is_signed(key: bytes, signed: bytes, mac: bytes) -> bool:
-    """Return whether a HELLO comes from the client that has the key of the session."""
+    """Return whether a HELLO was signed with the key of the session."""
     return hmac.compare_digest(_mac(key, signed), mac)
 
 

@@ -11,8 +11,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from ..config import Config
 from ..endpoints.acceptor import DRAIN, MAX_CONNECTIONS, REFUSAL, Acceptor, listen, listen_unix
@@ -24,6 +23,7 @@ from ..handshake.websocket_server import check_upgrade, is_upgrade
 from ..mux.stream import Stream
 from ..protocols.base import Role
 from ..runtime import fork
+from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Condition
 from ..transport.message_transport import MessageTransport
@@ -101,7 +101,7 @@ class Serving(TypedDict, total=False):
     """Called with the kind of failure, a description, and the code of a refusal."""
 
 
-class RpcHandler:
+class RpcHandler(Leaving):
     """Serve River on connections accepted elsewhere; made by ``handler``.
 
     Calling it with a stream or a connected socket serves that one, and returns when it has ended:
@@ -209,16 +209,8 @@ class RpcHandler:
         """
         shut_down_on_signals(self.shutdown, timeout)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.shutdown(DRAIN if exc is None else 0.0)
+    def _leave(self, error: BaseException | None) -> None:
+        self.shutdown(DRAIN if error is None else 0.0)
 
 
 def handler(services: Iterable[Service], **options: Unpack[Serving]) -> RpcHandler:

@@ -364,7 +364,7 @@ def linked(
             upload.write(b"two")
             assert upload.finish() == 6
 
-    With a ``Clock``, time passes in the block when the test says so::
+    With a ``Clock``, time passes in the block when the test says so:
 
         clock = Clock()
         with linked([files], clock=clock) as link:

@@ -101,7 +101,7 @@ def deadline(timeout: float | None) -> Iterator[Deadline]:
     ``wsmux.rpc`` and ``wsmux.bus``. A call made after the time is up raises at once if it would
     have to wait. Blocks may be nested; the one that ends first counts. The limit applies neither to
     threads started in the block nor to anything that continues after it, such as a subscription
-    begun in it::
+    begun in it:
 
         with wsmux.deadline(5):
             stream = connection.open_stream()

@@ -1,6 +1,6 @@
 """Read, enrich and write with PySpark over multiplexed connections.
 
-Send the rows of a DataFrame through a River procedure::
+Send the rows of a DataFrame through a River procedure:
 
     enriched = rpc(connection(url), "geo.lookup").columns("ip", into="geo").on(df)
 

@@ -19,8 +19,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ..config import MIB
 from ..exceptions import (
@@ -33,6 +32,7 @@ from ..exceptions import (
 from ..mux.stream import Stream
 from ..rpc import RiverError
 from ..runtime import fork
+from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline, deadline
 from ..runtime.parking import Condition
 from ..runtime.threads import daemon_thread, start_thread
@@ -79,15 +79,15 @@ def ingest(
     timeout: float | None = None,
     **options: Any,
 ) -> IngestClient:
-    """Connect to a data server, and return what writes rows to a dataset.
+    """Connect to a data server, and return a client that writes rows to a dataset.
 
     Clients of one process with equal options share a connection.
 
     Args:
         server: its URL, or what ``connection`` returns.
-        client_id: an id of your own, of a program that goes on where it ended: ``offset`` then says
-            how many of its rows are durable, and so which to write next. The dataset remembers it
-            for good. One client at a time may use it. By default a random one, which the server
+        client_id: an id of your own, for a program that goes on where it ended: ``offset`` then
+            says how many of its rows are durable, and so which to write next. The dataset remembers
+            it for good. One client at a time may use it. By default a random one, which the server
             remembers for its ``ttl``, a day.
         create: a pyarrow schema with which to make the dataset if there is none.
         max_unacknowledged: bytes of rows that are kept until they are durable, beyond which
@@ -98,8 +98,8 @@ def ingest(
             again is theirs too: ``retries``, ``retry_backoff`` and ``connect_timeout``.
 
     Raises:
-        SparkError: NO_DATASET, WRONG_SCHEMA or another code of the server; or it is not to be
-            connected to.
+        SparkError: NO_DATASET, WRONG_SCHEMA or another code of the server; or the server cannot be
+            reached.
         ValueError: an argument is invalid. TypeError: options belong to the given settings.
     """
     if isinstance(server, Recipe) and options:
@@ -119,7 +119,7 @@ def ingest(
 
 
 class _Piece(NamedTuple):
-    """A batch as it is sent, and the offset behind its last row."""
+    """A batch as it is sent, and the offset after its last row."""
 
     end: int
     data: bytes
@@ -136,7 +136,7 @@ class _Opened(NamedTuple):
     batch_bytes: int
 
 
-class IngestClient:
+class IngestClient(Leaving):
     """Write rows to a dataset; made by ``ingest``. All methods may be called from any thread.
 
     A thread of its own reads what the server acknowledges, and connects again. A client that is not
@@ -189,17 +189,9 @@ class IngestClient:
     def __repr__(self) -> str:
         return f"<IngestClient {self.dataset} durable={self._durable} written={self._written}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         """Close; after an exception at once, whether what was written is durable or not."""
-        if exc is None:
+        if error is None:
             self.close()
         else:
             self._end()
@@ -216,13 +208,13 @@ class IngestClient:
 
     @property
     def written(self) -> int:
-        """The offset behind the last row that was written."""
+        """The offset after the last row that was written."""
         return self._written
 
     # Writing
 
     def write(self, rows: Any, timeout: float | None = None) -> int:
-        """Take rows to be sent; return the offset behind the last one.
+        """Queue rows to be sent; return the offset after the last one.
 
         Blocks only while there is no room for more unacknowledged bytes. All rows are checked
         before any is taken. Those of one call may become visible by several commits, in order.
@@ -298,7 +290,7 @@ class IngestClient:
         self.wait_durable(timeout=timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until all that was written is durable, and let go of the stream.
+        """Wait until all that was written is durable, and close the stream.
 
         It is closed whatever is raised; then ``offset`` and ``written`` tell which rows may be
         lost. Closing it again does nothing.
@@ -321,7 +313,7 @@ class IngestClient:
         self._check()
 
     def _check(self) -> None:
-        """Raise what keeps it from being used."""
+        """Raise the error that keeps it from being used."""
         if self._forked:
             text = "an ingest client belongs to the process that opened it: open one in this child"
             raise ForkedError(text)
@@ -332,7 +324,7 @@ class IngestClient:
             raise ValueError(f"{self!r} is closed: open another one")
 
     def _end(self) -> None:
-        """Let go of the stream, and of what is kept; never blocks."""
+        """Close the stream, and drop what is kept; never blocks."""
         with self._changed:
             self._closed = True
             stream, clean = self._stream, not self._kept and self._sender is None
@@ -393,7 +385,7 @@ class IngestClient:
             stream.reset()  # which the reader sees
 
     def _begin_sending(self) -> Stream | None:
-        """Return the stream if there is something to send, and no thread is at it."""
+        """Return the stream if there is something to send, and no thread is sending."""
         with self._changed:
             stream = self._stream
             if stream is None or self._sender is stream or self._sent == len(self._kept):
@@ -402,7 +394,7 @@ class IngestClient:
             return stream
 
     def _next_data(self, stream: Stream) -> bytes:
-        """Return what is to be sent next; nothing, and the sender is done, if there is nothing."""
+        """Return what to send next; if that is nothing, the sender is done."""
         with self._changed:
             found: list[bytes] = []
             size = 0
@@ -450,7 +442,7 @@ class IngestClient:
             except TimeoutError:
                 if self._kept:
                     raise
-                continue  # nothing is to be told
+                continue  # nothing is due
             if not data:
                 return
             heard += data
@@ -471,7 +463,7 @@ class IngestClient:
             self._changed.notify_all()
 
     def _forget_locked(self, offset: int) -> None:
-        """Let go of what is durable.
+        """Drop what is durable.
 
         Raises:
             RiverError: TAKEN_OVER; these are not the rows of this client.
@@ -502,7 +494,7 @@ class IngestClient:
         """Open another stream, and send what is kept.
 
         Raises:
-            SparkError: the server is not to be had. RiverError: it has other rows than these.
+            SparkError: the server cannot be reached. RiverError: it has other rows than these.
         """
         recipe = self._link.recipe
         while True:
@@ -555,10 +547,10 @@ class IngestClient:
             self._changed.notify_all()
 
     def _opened(self, create: Any) -> _Opened:
-        """Open a stream, and begin the rows on it.
+        """Open a stream for rows.
 
         Raises:
-            SparkError: the server refuses it, or is not to be had. WsmuxError, OSError: the stream
+            SparkError: the server refuses it, or cannot be reached. WsmuxError, OSError: the stream
                 has failed.
         """
         header = {"dataset": self.dataset, "client": self.client_id, "session": self._session}

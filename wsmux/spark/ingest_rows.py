@@ -1,7 +1,7 @@
-"""Turn rows of Python and Arrow data into record batches of a dataset's schema, or say what is odd.
+"""Turn rows of Python and Arrow data into record batches of a dataset's schema.
 
-Nothing is guessed: every column is to be there, and a value that does not fit is an error that
-names it. Text stands for dates, times and decimals too, as in JSON.
+Nothing is guessed: every column must be present, and a value that does not fit is an error that
+names it. Dates, times and decimals may be given as text, as in JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Column(NamedTuple):
     type: Any
     nullable: bool
     odd: Odd | None
-    """What tells values that pyarrow would take and change."""
+    """Recognises values that pyarrow would accept and change."""
 
 
 class RowConverter:
@@ -42,10 +42,10 @@ class RowConverter:
         self._columns = [_Column(f.name, f.type, f.nullable, _odd_for(f.type)) for f in schema]
 
     def batches(self, data: Any) -> Iterator[Any]:
-        """Yield batches of a row (a mapping), several, a record batch or a table.
+        """Yield batches made of a row (a mapping), a list of rows, a record batch or a table.
 
         Raises:
-            RiverError: NO_COLUMN or WRONG_TYPE; it is no such data, or does not fit the schema.
+            RiverError: NO_COLUMN or WRONG_TYPE; it is none of these, or does not fit the schema.
         """
         if isinstance(data, Mapping):
             data = [data]
@@ -57,13 +57,13 @@ class RowConverter:
         elif isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
             yield self._rows(data)
         else:
-            text = "rows must be a dict, a list of dicts, a RecordBatch or a Table, not"
+            text = "rows must be a dict, a list of dicts, a RecordBatch or a Table, got"
             raise RiverError(WRONG_TYPE, f"{text} {_told(data)}")
 
     def _rows(self, rows: Sequence[Any]) -> Any:
         for place, row in enumerate(rows):
             if not isinstance(row, Mapping):
-                raise RiverError(WRONG_TYPE, f"row {place} must be a dict, not {_told(row)}")
+                raise RiverError(WRONG_TYPE, f"row {place} must be a dict, got {_told(row)}")
             if len(row) != len(self._columns) or not all(
                 each.name in row for each in self._columns
             ):
@@ -80,7 +80,7 @@ class RowConverter:
                 try:
                     column = pc.cast(column, each.type)
                 except (*_UNFIT, pa.ArrowNotImplementedError) as error:
-                    text = f"column {each.name!r} is {each.type}, and not {column.type}"
+                    text = f"column {each.name!r} takes {each.type}, got {column.type}"
                     raise RiverError(WRONG_TYPE, f"{text}: {first_line(error)}") from error
             columns.append(column)
         return self._batch(columns)
@@ -116,12 +116,12 @@ def _array_of(values: list[Any], column: _Column) -> Any:
             try:
                 _array([value], column)
             except _UNFIT as reason:
-                text = f"row {place}: column {column.name!r} is {column.type}, and not"
+                text = f"row {place}: column {column.name!r} takes {column.type}, got"
                 raise RiverError(WRONG_TYPE, f"{text} {_told(value)}") from reason
         raise RiverError(WRONG_TYPE, f"column {column.name!r}: {first_line(error)}") from error
     if made.null_count and not column.nullable:
         place = next(place for place, value in enumerate(values) if value is None)
-        text = f"row {place}: column {column.name!r} is {column.type} and never null, and not None"
+        text = f"row {place}: column {column.name!r} takes {column.type}, never null, got None"
         raise RiverError(WRONG_TYPE, text)
     return made
 

@@ -1,6 +1,6 @@
-"""Own a session and one socket after another that carries it; see ``protocols.resumption``.
+"""Own a session and the sockets that carry it, one after another; see ``protocols.resumption``.
 
-Whatever ends a socket without the peer's END before ends only that carrier. The I/O thread then
+A socket that ends without the peer's END before ends only that carrier. The I/O thread then
 closes it, and waits for the next one until the grace is over; meanwhile it yields empty batches for
 the owner's timers. Other threads see a send queue that nothing leaves. ``Carriers`` finds the next
 one: a client's connects, a server's waits for the client. Whoever brings it calls ``offer``; only
@@ -154,7 +154,7 @@ class ResumableTransport(MessageTransport):
         self.abort(ResumeLost(reason, session.acknowledged, session.unacknowledged()))
 
     def grace_left(self) -> float:
-        """Return for how many seconds another carrier is of use, 0 if none is wanted."""
+        """Return for how many seconds another carrier is still wanted, 0 if none is."""
         since, now = self.detached, clock.monotonic()
         if since is None or not self._is_wanted():
             return 0.0
@@ -336,7 +336,7 @@ class ResumableTransport(MessageTransport):
         self.now = clock.monotonic()
 
     def _attach(self, carrier: Carrier) -> bool:
-        """Go on over a carrier, if it still exists and the peer's positions are possible."""
+        """Continue over a carrier, if it is still open and the peer's positions are possible."""
         session, framing = self.session, self._sessions_framing
         try:
             sock = take_over(carrier.sock, self.config.tcp_user_timeout)

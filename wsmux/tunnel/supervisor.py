@@ -94,11 +94,6 @@ class Supervisor:
             else:
                 return stream
 
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until there is no connection; return whether that happened in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._connection is None, timeout)
-
     def close(self) -> None:
         """Close the connection and stop; waits for both, at most ``HEAD_TIMEOUT`` seconds."""
         self._stopping.set()

@@ -2,7 +2,7 @@
 
 Where clients cannot connect to (behind NAT, on a laptop, in a Spark executor), ``serve`` answers
 requests that arrive over an outgoing connection; ``Published`` is the other half, on a server that
-is publicly reachable::
+is publicly reachable:
 
     with wsmux.connect("wss://example.org/laptop", headers=SECRET) as connection:
         with wsmux.wsgi.serve(connection, app) as publication:

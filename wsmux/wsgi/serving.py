@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 import h11
 
 from ..endpoints.http11 import Exchange
@@ -12,6 +9,7 @@ from ..endpoints.shutdown import end_connections
 from ..endpoints.stream_handlers import StreamWorkers
 from ..mux.connection import Connection
 from ..mux.stream import Stream
+from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from .running import Run, WsgiApp, make_environ
@@ -104,7 +102,7 @@ def _refuse(exchange: Exchange, status: int, text: str) -> None:
     exchange.send_text(status, f"{text}\n".encode(), (b"connection", b"close"))
 
 
-class Publication:
+class Publication(Leaving):
     """An application published over a connection; returned by ``serve``."""
 
     def __init__(self, connection: Connection) -> None:
@@ -123,15 +121,7 @@ class Publication:
             [self._connection], Deadline(timeout), self._connection.config.close_timeout
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self.shutdown()
 
 

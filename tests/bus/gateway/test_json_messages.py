@@ -17,10 +17,19 @@ from wsmux.bus.gateway.json_messages import (
     MAX_DESTINATIONS,
     MAX_JSON,
     MAX_LIFE,
+    RELAY,
+    IncomingRequest,
+    IncomingResponse,
     JsonError,
+    OutgoingRequest,
+    OutgoingResponse,
     caller_of,
     incoming_request,
     incoming_response,
+    outgoing_request,
+    outgoing_response,
+    parse_incoming_request,
+    parse_incoming_response,
     parse_request,
     parse_response,
 )
@@ -322,3 +331,36 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     for parse in (parse_request, parse_response):
         with contextlib.suppress(BadMessage):
             parse(raw)
+
+
+# A program's side
+
+
+def test_a_request_of_a_program_is_what_the_gateway_reads() -> None:
+    request = OutgoingRequest("mine", "calc.add", 60, b"[1,2]", "t", (2, 3), "answers", None, NOW)
+    assert parse_request(outgoing_request(request)) == request
+
+
+@pytest.mark.parametrize("error", [None, JsonError(7, "no such thing")])
+def test_a_response_of_a_program_is_what_the_gateway_reads(error: JsonError | None) -> None:
+    response = OutgoingResponse("u-1", b"3", Address(1, "s1"), "application/json", NOW, error)
+    assert parse_response(outgoing_response(response)) == response
+
+
+def test_a_program_reads_the_request_that_the_gateway_pushes() -> None:
+    pushed = text(REQUEST, src="1:s1", dst="", ret="u-1")
+    assert parse_incoming_request(pushed) == IncomingRequest(
+        "mine", Address(1, "s1"), "calc.add", 60, b"[1,2]", "t", "u-1", "application/json", NOW
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "read"), [("1:s1", Address(1, "s1")), ("", None), (RELAY, None)]
+)
+def test_a_program_reads_the_response_that_the_gateway_pushes(
+    source: str, read: Address | None
+) -> None:
+    pushed = text(RESPONSE, src=source, err={"code": 7, "message": "no"})
+    assert parse_incoming_response(pushed) == IncomingResponse(
+        "u-1", b"3", read, "application/json", JsonError(7, "no")
+    )

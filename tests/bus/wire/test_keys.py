@@ -247,3 +247,10 @@ def test_a_new_identity_is_made_again_of_its_words(key_type: KeyType) -> None:
 
 def test_no_two_new_identities_are_the_same() -> None:
     assert len({Identity.generate().account for _ in range(20)}) == 20
+
+
+@pytest.mark.parametrize("key_type", TYPES)
+def test_a_secret_has_an_identity_of_each_type(key_type: KeyType) -> None:
+    for made_with in TYPES:
+        made = Identity.from_secret("//Alice", made_with).with_key_type(key_type)
+        assert made.account == Identity.from_secret("//Alice", key_type).account

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from wsmux.bus.gateway.gateway import Peer
     from wsmux.bus.relay.redis_topics import RedisTopics
     from wsmux.bus.relay.relay import Relay
+    from wsmux.bus.relay.sessions import Session
     from wsmux.bus.services import Services
     from wsmux.bus.session.identity_session import IdentitySession
     from wsmux.bus.session.relay_connection import RelayConnection
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "control_of",
     "endpoint_of",
+    "is_stuck",
     "joined_names",
     "known_topics",
     "limit_calls",
@@ -72,3 +74,8 @@ def queue_of(federation: Federation) -> FederationQueue:
 def endpoint_of(gateway: Peer) -> IdentitySession:
     """Return what signs the uploads of a gateway."""
     return gateway._uploads._endpoint
+
+
+def is_stuck(session: Session) -> bool:
+    """Return whether the connection of a twin has no room at its relay."""
+    return session._stuck_since is not None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-import pytest
-
 from wsmux.rpc.wire.codec import Codec
 from wsmux.rpc.wire.envelope import Envelope
 from wsmux.rpc.wire.json_codec import codec_of
@@ -20,6 +18,7 @@ SAME_ORDER = {"HANDSHAKE_REQ", "HANDSHAKE_RESP"}
 
 
 class Captured(NamedTuple):
+    name: str
     codec: Codec
     data: bytes
     fields: dict[str, Any]
@@ -34,11 +33,13 @@ class Captured(NamedTuple):
         return self.fields["payload"].get("type") in SAME_ORDER
 
 
-def captured(valid: bool) -> list[Any]:
+def captured(valid: bool) -> list[Captured]:
     return [
-        pytest.param(
-            Captured(codec_of(CODECS[codec]), bytes.fromhex(frame["hex"]), frame.get("msg", {})),
-            id=f"{codec}-{scenario}-{number}",
+        Captured(
+            f"{codec}-{scenario}-{number}",
+            codec_of(CODECS[codec]),
+            bytes.fromhex(frame["hex"]),
+            frame.get("msg", {}),
         )
         for codec, scenarios in VECTORS.items()
         for scenario, told in scenarios.items()

@@ -36,11 +36,13 @@ from wsmux.rpc.wire.handshake import (
     rehandshake_request_payload,
     welcome_payload,
 )
+from wsmux.rpc.wire.message_size import most_taken
 
 from ...helpers.rpc.memory_net import new_id
 from ...helpers.rpc.tiny_codec import TinyCodec, fields, frame
 
 CODEC = TinyCodec()
+TOO_LARGE = most_taken(Options().max_size) + 1  # bytes, for a handshake
 
 # Written from the drawing, by name, apart from the table.
 MOVES = {
@@ -618,6 +620,15 @@ class TestAnswers:
         client.hear(refusal_payload("SESSION_STATE_MISMATCH", "gone"), now=60.0)
         assert client.next_timer() == pytest.approx(60.0 + Options().backoff_base)
 
+    def test_a_server_that_lost_the_session_is_not_asked_again_without_reconnects(self) -> None:
+        client = connected(reconnect=False)
+        client.lost(1, 60.0)
+        client.connect(60.0)
+        client.greet(60.0)
+        client.hear(refusal_payload("SESSION_STATE_MISMATCH", "gone"), now=60.0)
+        assert (client.session, client.status()) == (None, "NO_CONNECTION")
+        assert client.next_timer() is None
+
     def test_a_state_mismatch_spares_a_session_that_never_was_connected(self) -> None:
         client = handshaking()
         session = client.session
@@ -652,7 +663,7 @@ class TestAnswers:
         client.hear(welcome_payload("s"))
         assert (client.session, client.status()) == (None, "BACKING_OFF")
 
-    @pytest.mark.parametrize("data", [b"garbage", b"{}"])
+    @pytest.mark.parametrize("data", [b"garbage", b"{}", bytes(TOO_LARGE)], ids=len)
     def test_an_undecodable_answer_is_fatal(self, data: bytes) -> None:
         client = handshaking()
         client.receive(1, data, 0.0)

@@ -482,3 +482,19 @@ class TestEnds:
         sessions = [accept(server).session, accept(server, **{"from": "b"}).session]
         assert server.close() == sessions
         assert len(server) == 0
+
+    def test_a_session_is_not_given_to_another_owner(self) -> None:
+        server = table()
+        hello = server.first_frame(greeting())
+        assert isinstance(hello, Hello)
+        assert isinstance(server.decide(hello, 0.0, "alice"), Accepted)
+        refused = server.decide(hello, 1.0, "bob")
+        assert isinstance(refused, Refused)
+        assert (refused.code, len(server)) == (MISMATCH, 1)
+        assert refused.reason == "a session of somebody else has this client's id"
+
+    def test_more_sessions_than_the_limit_are_refused(self) -> None:
+        server = table(max_sessions=1)
+        begin(server)
+        refused = refuse(server, **{"from": "b"})
+        assert (refused.code, refused.reason) == (MISMATCH, "the server holds 1 sessions already")

@@ -9,6 +9,7 @@ import pytest
 from wsmux.rpc.wire.envelope import EnvelopeError
 
 from ...helpers.rpc.codec_vectors import Captured, captured
+from ...helpers.tables import each_row
 
 
 def types(value: Any) -> Any:
@@ -18,14 +19,14 @@ def types(value: Any) -> Any:
     return [types(item) for item in value] if isinstance(value, list) else type(value)
 
 
-@pytest.mark.parametrize("frame", captured(valid=True))
+@each_row(captured(valid=True), name=lambda frame: frame.name)
 def test_theirs_is_read(frame: Captured) -> None:
     found = frame.codec.decode(frame.data)
     assert found == frame.envelope
     assert types(found.payload) == types(frame.envelope.payload)
 
 
-@pytest.mark.parametrize("frame", captured(valid=True))
+@each_row(captured(valid=True), name=lambda frame: frame.name)
 def test_ours_is_read_the_same(frame: Captured) -> None:
     codec, envelope = frame.codec, frame.envelope
     found = codec.decode(codec.encode(envelope, codec.pack(envelope.payload)))
@@ -33,20 +34,20 @@ def test_ours_is_read_the_same(frame: Captured) -> None:
     assert types(found.payload) == types(envelope.payload)
 
 
-@pytest.mark.parametrize("frame", captured(valid=True))
+@each_row(captured(valid=True), name=lambda frame: frame.name)
 def test_our_payload_has_the_same_bytes(frame: Captured) -> None:
     packed = frame.codec.pack(frame.envelope.payload)
     assert packed in frame.data
 
 
-@pytest.mark.parametrize("frame", captured(valid=True))
+@each_row(captured(valid=True), name=lambda frame: frame.name)
 def test_our_message_has_the_same_bytes_or_fields(frame: Captured) -> None:
     message = frame.codec.encode(frame.envelope, frame.codec.pack(frame.envelope.payload))
     assert len(message) == len(frame.data)
     assert message == frame.data or not frame.of_a_handshake
 
 
-@pytest.mark.parametrize("frame", captured(valid=False))
+@each_row(captured(valid=False), name=lambda frame: frame.name)
 def test_what_they_refuse_is_refused(frame: Captured) -> None:
     with pytest.raises(EnvelopeError):
         frame.codec.decode(frame.data)

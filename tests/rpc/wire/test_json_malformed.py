@@ -14,6 +14,7 @@ from wsmux.rpc.wire.values import MAX_DIGITS, BigInt
 
 from ...helpers.rpc.bad_json import FIELDS_TABLE, TABLE, depth, syntax, typed
 from ...helpers.rpc.codec_messages import Bad, around
+from ...helpers.tables import each_row
 
 
 def test_every_table_has_cases_and_no_two_are_the_same() -> None:
@@ -21,7 +22,7 @@ def test_every_table_has_cases_and_no_two_are_the_same() -> None:
     assert len({bad.data for bad in TABLE}) == len(TABLE)
 
 
-@pytest.mark.parametrize("bad", [pytest.param(bad, id=bad.name) for bad in TABLE])
+@each_row(TABLE, name=lambda bad: bad.name)
 def test_refused(bad: Bad) -> None:
     with pytest.raises(EnvelopeError) as caught:
         JsonCodec().decode(bad.data)

@@ -24,6 +24,7 @@ from ...helpers.rpc.bad_msgpack import (
     syntax,
 )
 from ...helpers.rpc.codec_messages import Bad, around, msgpack_of
+from ...helpers.tables import each_row
 
 
 def test_every_table_has_cases_and_no_two_are_the_same() -> None:
@@ -31,7 +32,7 @@ def test_every_table_has_cases_and_no_two_are_the_same() -> None:
     assert len({bad.data for bad in TABLE}) == len(TABLE)
 
 
-@pytest.mark.parametrize("bad", [pytest.param(bad, id=bad.name) for bad in TABLE])
+@each_row(TABLE, name=lambda bad: bad.name)
 def test_refused(bad: Bad) -> None:
     with pytest.raises(EnvelopeError) as caught:
         MsgpackCodec().decode(bad.data)

@@ -10,9 +10,10 @@ from wsmux.rpc.wire.protobuf_codec import ProtobufCodec
 from ...helpers.rpc.bad_protobuf import GOOD, MSGPACK, TABLE
 from ...helpers.rpc.codec_messages import Bad, msgpack_of
 from ...helpers.rpc.protobuf_messages import EMPTY, number, text
+from ...helpers.tables import each_row
 
 
-@pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.name)
+@each_row(TABLE, name=lambda bad: bad.name)
 def test_is_refused(bad: Bad) -> None:
     with pytest.raises(EnvelopeError) as caught:
         ProtobufCodec().decode(bad.data)

@@ -158,10 +158,6 @@ class Session:
             sent = not self._over and self._send_locked(data) > 0
         return sent
 
-    def stuck(self) -> bool:
-        """Return whether the connection has no room."""
-        return self._stuck_since is not None
-
     def ask_all(self) -> None:
         """Ask the twin, before the link is closed, what it has read of all that was sent."""
         with self._lock:

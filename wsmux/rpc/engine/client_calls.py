@@ -12,9 +12,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
+from ...runtime.closing import Leaving
 from ...runtime.deadline import Deadline, deadline_in
 from ...runtime.parking import Parker, Waiter, WaitQueue
 from ..abort import Abort
@@ -185,7 +185,7 @@ class Call(CallBase, Opened):
         return self.reader.outcome(error)
 
 
-class _Handle:
+class _Handle(Leaving):
     """The base of the handles returned to users."""
 
     def __init__(self, call: Call) -> None:
@@ -195,15 +195,7 @@ class _Handle:
         """End the call on both sides; reads and writes raise ``RiverError`` with CANCEL."""
         self._call.cancel(message)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         """Cancel the call, unless it is over."""
         if not self._call.over:
             self.cancel()

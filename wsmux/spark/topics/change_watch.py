@@ -1,4 +1,4 @@
-"""Wait for topics to change, wherever the change is made."""
+"""Wait for topics to change, whichever process changes them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ..store.base import Heads
 
 __all__ = ["POLL", "ChangeWatch"]
 
-# Seconds between two looks at what other processes have written.
+# Seconds between two looks for changes by other processes.
 POLL = 0.05
 
 
 class _Topic:
     def __init__(self) -> None:
         self.changed = Condition()
-        self.count = 0  # changes told
+        self.count = 0  # of changes
         self.waiting = 0
-        self.led = False
+        self.led = False  # one of the waiting threads looks for all
 
 
 class ChangeWatch:
     """Wake threads that wait for a topic.
 
-    Changes of this process are told at once. For those of others one of the waiting threads looks,
-    every ``poll`` seconds, and tells the rest; nobody looks while nobody waits.
+    A change by this process wakes them at once. For changes by others, one of the waiting threads
+    looks every ``poll`` seconds and wakes the rest; nothing is polled while no thread waits.
 
     Args:
-        poll: ``None`` if there are no others.
+        poll: ``None`` if no other process has access.
     """
 
     def __init__(self, poll: float | None) -> None:
@@ -48,7 +48,7 @@ class ChangeWatch:
     def wait(
         self, name: str, look: Callable[[], Heads], seen: Heads | None, timeout: float
     ) -> Heads:
-        """Return what ``look`` does as soon as that is not what was seen, or time is up."""
+        """Return the result of ``look`` as soon as it differs from ``seen``, or when time is up."""
         deadline = Deadline(timeout)
         with self._lock:
             topic = self._topics.setdefault(name, _Topic())
@@ -69,7 +69,7 @@ class ChangeWatch:
         finally:
             if leads:
                 topic.led = False
-                _tell(topic)  # of the change; or that somebody else must look now
+                _tell(topic)  # there was a change, or another thread must look from now on
             with self._lock:
                 topic.waiting -= 1
                 if not topic.waiting:

@@ -1,13 +1,13 @@
-"""Hold what a store of topics knows in one SQLite database, which processes of a host share.
+"""Keep the state of a topic store in one SQLite database, which processes of a host share.
 
 Every change is one transaction: a commit adds segments, moves offsets, remembers the batch of its
-query and forgets what was staged, or does nothing of it. A segment is a file (``segments``) that is
-safe from a crash before the transaction that names it; a file that no row names is an orphan, and
-is swept. A file that is to go is removed after the transaction that no longer names it.
+query and forgets what was staged, or does none of it. A file (``segments``) is on disk before the
+transaction that names it, and is removed after the one that no longer does. One that no row names
+is an orphan, and is swept.
 
-SQLite serializes writers among processes (``BEGIN IMMEDIATE``, and a busy timeout), and a lock
-those among threads. Readers wait for nobody: a database in WAL mode shows them what was committed
-before they began.
+SQLite serializes the writers of several processes (``BEGIN IMMEDIATE``, and a busy timeout), and a
+lock those of one. Readers never wait: a database in WAL mode shows them what was committed before
+they began.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..protocol import Code, refusal
 
 __all__ = ["Database", "Topic", "find_topic"]
 
-# What ``user_version`` tells; 0 is a new database.
+# The layout of the tables, stored as ``user_version``; a new database has 0.
 LAYOUT = 1
 
 SCHEMA = (
@@ -128,12 +128,12 @@ class _Slot:
 
 
 class Database:
-    """Give connections to one database, which any thread may use, also in a forked process.
+    """Provide connections to one database, for any thread, also in a forked process.
 
     Args:
         path: the file, made if it is not there. shown: what to call it in errors.
         sync: whether what was committed has to survive a crash of the machine.
-        timeout: seconds that a change may wait for those of others.
+        timeout: seconds that a change waits at most for others to end.
 
     Raises:
         RiverError: CORRUPT, STORE_FAILED or BUSY; so does everything else here.
@@ -155,7 +155,7 @@ class Database:
         weakref.finalize(self, _close, (self._reading, self._writing), os.getpid())
 
     def close(self) -> None:
-        """Close the connections that nobody uses; who comes later has new ones."""
+        """Close the connections that are not in use; later calls open new ones."""
         for slot in (self._reading, self._writing):
             if slot.lock.acquire(blocking=False):
                 try:
@@ -165,13 +165,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection to look with, briefly; each statement sees one state of all."""
+        """Yield a connection for short reads; each statement sees one consistent state."""
         with self._held(self._reading, Deadline(self._timeout)) as db:
             yield db
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection in a transaction, which is committed unless an error comes."""
+        """Yield a connection in a transaction, which is committed unless the block raises."""
         deadline = Deadline(self._timeout)
         with self._held(self._writing, deadline) as db:
             left = deadline.remaining() or 0.0
@@ -219,10 +219,10 @@ class Database:
         return db
 
     def _check_layout(self, db: sqlite3.Connection) -> None:
-        """Make what a new database lacks; refuse one of another version."""
+        """Create the tables of a new database; refuse one of another layout."""
         if not _layout(db):
             db.execute("BEGIN IMMEDIATE")
-            if not _layout(db):  # nobody was faster
+            if not _layout(db):  # no other process was faster
                 for statement in SCHEMA:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {LAYOUT}")
@@ -233,7 +233,7 @@ class Database:
             raise refusal(Code.CORRUPT, f"{text}: use the version of wsmux that wrote it")
 
     def _use_wal(self, db: sqlite3.Connection) -> None:
-        """Turn the write-ahead log on; SQLite does not wait for others who do so too."""
+        """Turn on the write-ahead log; SQLite does not wait for others that do the same."""
         deadline, backoff = Deadline(self._timeout), Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
         while True:
             try:
@@ -263,14 +263,14 @@ class Database:
 
 
 def find_topic(db: sqlite3.Connection, name: str) -> Topic | None:
-    """Return what is known of a topic."""
+    """Return a topic, or ``None``."""
     query = "SELECT id, name, schema, version FROM topics WHERE name = ?"
     row = db.execute(query, (name,)).fetchone()
     return None if row is None else Topic(*row)
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return the primary code, of which there are finer ones."""
+    """Return the primary error code, without its extension."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
@@ -280,7 +280,7 @@ def _layout(db: sqlite3.Connection) -> int:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one of its name."""
+    """Return what identifies a file apart from its name."""
     try:
         status = path.stat()
     except FileNotFoundError:

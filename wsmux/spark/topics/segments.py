@@ -1,7 +1,7 @@
-"""Write the Arrow files that topics are kept in, and read ranges of them back.
+"""Write the Arrow files of topics, and read ranges of them.
 
-What is written has nothing but nullable columns inside of columns (``schemas.relaxed``), and record
-batches of at most a few MiB, which small ones are put together to.
+Columns within columns are written as nullable (``schemas.relaxed``), and small record batches are
+joined into larger ones, of a few MiB at most.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Segment(NamedTuple):
     """A file of a partition: the rows from offset ``start`` on.
 
     Attributes:
-        bytes: of the Arrow streams that the rows came as. groups: the rows of each record batch,
-            in JSON. version, since: the commit that the first rows came with, and when that was
-            (seconds since 1970). time: when the last rows came.
+        bytes: the size of the Arrow streams in which the rows arrived. groups: the number of rows
+            in each record batch, as JSON. version, since: the commit of the first rows, and its
+            time in seconds since 1970. time: that of the last rows.
     """
 
     start: int
@@ -45,7 +45,7 @@ class Segment(NamedTuple):
         return self.start + self.rows
 
 
-# How a row of the database is read as one.
+# The columns of the database that make a segment.
 COLUMNS = ", ".join(Segment._fields)
 
 
@@ -64,7 +64,7 @@ def check_schema(schema: Any) -> None:
 
 
 class SegmentWriter:
-    """Write one file; errors are those of pyarrow and of the system.
+    """Write one file; raises the errors of pyarrow and of the system.
 
     Attributes:
         path: the file, which is not there yet. rows: how many were written.
@@ -108,7 +108,7 @@ class SegmentWriter:
         self._gathered, self._size = [], 0
 
     def close(self) -> str:
-        """End the file, and make it and its name safe from a crash; return its ``groups``."""
+        """Finish the file, and sync it and its folder to disk; return its ``groups``."""
         self._flush()
         self._writer.close()
         self._file.close()
@@ -118,7 +118,7 @@ class SegmentWriter:
         return json.dumps(self._groups, separators=(",", ":"))
 
     def abandon(self) -> None:
-        """Let go of the file, and remove it."""
+        """Close and remove the file."""
         self._gathered = []
         self._file.close()
         self.path.unlink(missing_ok=True)
@@ -159,5 +159,5 @@ def _read(
             batch = reader.get_batch(place)
             if batch.num_rows != groups[place]:
                 raise pa.ArrowInvalid(f"batch {place} has {batch.num_rows} rows")
-            batch.validate(full=True)  # what was damaged must not crash the process
+            batch.validate(full=True)  # damaged data must not crash the process
             yield restamp(batch.slice(start, end - start), wanted).select(list(names))

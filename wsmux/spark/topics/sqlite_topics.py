@@ -1,13 +1,12 @@
-"""Keep topics in SQLite and Arrow files: what begin, commit, read and release mean.
+"""Implement the store of topics with SQLite and Arrow files.
 
 ::
 
-    DIRECTORY/topics.sqlite       what is known of all topics; see ``database``
+    DIRECTORY/topics.sqlite       the state of all topics; see ``database``
     DIRECTORY/topics/NAME/        the files of a topic, staged ones among them; see ``segments``
 
-A part is staged where it stays: only a row of the database makes it visible. So there is nothing to
-move in a commit, and nothing that a crash can leave half done. Who removes the folder of a topic
-removes the topic.
+A part is written where it stays; only a row of the database makes it visible. So a commit moves no
+files, and a crash leaves nothing half done. To remove a topic, remove its folder.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ from .upkeep import Upkeep, remove_files
 
 __all__ = ["SqliteTopics"]
 
-# A partition is some numbers in every message about the topic.
+# Every message about a topic has some numbers for each partition.
 MAX_PARTITIONS = 10_000
 
 # Characters of the id of a query; Spark's have 36.
 MAX_QUERY = 1000
 
-# Segments that a reader learns of at once.
+# Segments that a reader looks up at a time.
 AHEAD = 64
 
 _log = logger("wsmux.spark")
@@ -80,15 +79,14 @@ class _Key(NamedTuple):
 
 
 class SqliteTopics(TopicStore):
-    """Keep topics in a directory, which processes of one host may share, and be killed at any time.
+    """Keep topics in a directory, shared by processes of one host; each may be killed at any time.
 
     Args:
-        directory: where; it may hold datasets too. A temporary one by default, which goes with the
-            store.
-        ttl: seconds that a transaction may stay without a write, and that one of no query is
-            remembered by its name. retention: what is kept; everything by default.
-        sync: false does without making sure that what was committed survives a crash of the
-            machine, which may then leave nothing that can be used; a temporary directory does so.
+        directory: it may hold datasets too; by default a temporary one, removed with the store.
+        ttl: seconds after its last write until a transaction expires, and for which one without a
+            query is remembered. retention: what is kept; everything by default.
+        sync: whether what was committed survives a crash of the machine. Without, such a crash may
+            leave nothing usable; for a temporary directory it is always off.
         lock_timeout: seconds that a change waits for those of others before it fails with BUSY.
 
     Raises:
@@ -258,7 +256,7 @@ class SqliteTopics(TopicStore):
         txn: int,
         receipts: Sequence[Receipt],
     ) -> tuple[Committed, list[str]]:
-        """Do what a commit does; return what it made, and the files that it leaves to nobody."""
+        """Apply a commit; return its result, and the files that nothing names any more."""
         staged = _parts(db, txn)
         for receipt in receipts:
             receipt.check(staged[receipt.file].receipt if receipt.file in staged else None)
@@ -333,7 +331,7 @@ class SqliteTopics(TopicStore):
     def _rows(
         self, topic: Topic, schema: Any, names: Sequence[str], partition: int, start: int, end: int
     ) -> Iterator[Any]:
-        """Yield rows; go on in what has taken the place of files that were joined meanwhile."""
+        """Yield rows; go on in the joined file if one has replaced those that were looked up."""
         lost = ""
         while start < end:
             with self._database.read() as db:
@@ -382,7 +380,7 @@ class SqliteTopics(TopicStore):
     # Cleaning up
 
     def close(self) -> None:
-        self._upkeep.stopping = True  # Arrow does not survive being cut off at the exit
+        self._upkeep.stopping = True  # an exit in the middle of Arrow's work would crash
         self._database.close()
 
     def expire(self, now: float) -> None:
@@ -390,7 +388,7 @@ class SqliteTopics(TopicStore):
         for name in self._upkeep.names():
             try:
                 self._upkeep.sweep(name, now)
-            except (RiverError, OSError) as error:  # others are swept, whatever is wrong with it
+            except (RiverError, OSError) as error:  # the others are swept all the same
                 _log.warning("topic %s cannot be swept: %s", name, error)
             self._watch.tell(name)
 

@@ -18,16 +18,16 @@ from .segments import SegmentWriter
 
 __all__ = ["NOTES", "StagedPart", "Staging"]
 
-# Writes are noted so many times within the time that a transaction may stay without one.
+# How often within ``ttl`` the time of a transaction's last write is stored.
 NOTES = 4
 
 
 class Staging:
-    """Note what is staged.
+    """Record the parts of transactions.
 
     Args:
-        path: the folder of the folders of topics. ttl: see ``SqliteTopics``. clock: tells the time
-            in seconds since 1970.
+        path: the folder that holds a folder for each topic. ttl: see ``SqliteTopics``. clock:
+            returns the seconds since 1970.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Staging:
         self._sync = sync
 
     def new_part(self, topic: str, txn: int, partition: int, attempt: int, schema: Any) -> Part:
-        """Begin a part of a transaction, whose batches come in a schema that is stored.
+        """Begin a part of a transaction, whose batches have the stored schema.
 
         Raises:
             RiverError: NO_TXN, STORE_FAILED or BAD_ARROW.
@@ -55,11 +55,11 @@ class Staging:
         return StagedPart(self, txn, Receipt(partition, attempt, 0, 0, 0, name), topic, schema)
 
     def writer(self, topic: str, file: str, schema: Any) -> SegmentWriter:
-        """Return what writes a file of a topic."""
+        """Return the writer of a new file of a topic."""
         return SegmentWriter(self._path / topic / file, schema, sync=self._sync)
 
     def note(self, txn: int, noted: float) -> float:
-        """Note that a transaction is written to, if it is time; return when that was last noted.
+        """Store when a transaction was last written to, if that is due; return the time stored.
 
         Raises:
             RiverError: NO_TXN; it is over.
@@ -130,7 +130,7 @@ class StagedPart(Part):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Raise the error for what the system or pyarrow says.
+        """Turn the errors of the system and of pyarrow into refusals.
 
         Raises:
             RiverError: NO_TXN, STORE_FAILED or BAD_ARROW.

@@ -1,7 +1,7 @@
 """Keep topics small: drop what retention allows, join small files, and sweep what nobody needs.
 
-All of it is done in the background, in steps of a bounded size, each a short transaction: those who
-append wait for one at most. Files are read and written outside of transactions.
+All of it is done in the background, in steps of a bounded size, each a short transaction: a writer
+waits for one at most. Files are read and written outside of transactions.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def _without_large_first(held: Sequence[Segment]) -> list[Segment]:
 
 
 class Upkeep:
-    """Sweep topics.
+    """Apply the retention of topics, join their small files, and remove orphans.
 
     Attributes:
         stopping: whether to leave the rest for another time.
 
     Args:
-        path: the folder of their folders. ttl: see ``SqliteTopics``.
+        path: the folder that holds a folder for each topic. ttl: see ``SqliteTopics``.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Upkeep:
     # Retention
 
     def _drop(self, topic: Topic, now: float) -> int:
-        """Drop some of what need not be kept; return how many files that were."""
+        """Drop files that retention does not keep; return how many."""
         if self._retention == Retention():
             return 0
         with self._database.read() as db:
@@ -195,7 +195,7 @@ class Upkeep:
     def _outdated(
         self, db: sqlite3.Connection, topic: Topic, now: float
     ) -> list[tuple[int, Segment]]:
-        """Return partition and segment of what need not be kept, at most ``AT_ONCE``."""
+        """Return partition and segment of what retention does not keep, at most ``AT_ONCE``."""
         keep = self._retention
         current = find_topic(db, topic.name)
         if current is None or current.id != topic.id:
@@ -262,7 +262,7 @@ class Upkeep:
                     )
 
     def _join_run(self, topic: Topic, partition: int, run: Sequence[Segment]) -> bool:
-        """Put one file in the place of several; false if some are gone, or it was stopped."""
+        """Replace several files by one; return false if some are gone, or it was stopped."""
         root, schema = self._path / topic.name, schema_from_text(topic.schema)
         writer = SegmentWriter(root / f"j-{uuid.uuid4().hex}.arrow", schema, sync=self._sync)
         try:
