@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import wsmux
+import wsmux.durable
 import wsmux.flask
 import wsmux.testing
 
@@ -108,6 +109,18 @@ STREAM = {
     "write",
 }
 
+DURABLE = {
+    "DurableError",
+    "DurableHandler",
+    "DurableInterrupted",
+    "DurableLost",
+    "DurableRefused",
+    "DurableStream",
+    "Offsets",
+    "ReceivedStream",
+    "Refusal",
+}
+
 SERVER = {"connections", "host", "port", "serve_forever", "shutdown", "stopping", "url"}
 
 TESTING = {
@@ -172,11 +185,22 @@ def test_the_flask_module_exports_what_it_promises() -> None:
     assert names == {
         "connections",
         "drain_on_sigterm",
+        "durable_route",
         "init_app",
         "route",
         "shutdown",
         "stopping",
         "stream_route",
+    }
+
+
+def test_the_durable_module_exports_what_it_promises() -> None:
+    assert set(wsmux.durable.__all__) == DURABLE
+    assert all(hasattr(wsmux.durable, name) for name in DURABLE)
+    names = {name for name in vars(wsmux.durable.DurableStream) if not name.startswith("_")}
+    assert names == {
+        *("begin", "close", "closed", "committed", "flush", "offset", "suspend"),
+        *("wait_committed", "writable", "write"),
     }
 
 

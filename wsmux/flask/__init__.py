@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import Config, Resume
+from ..durable.receiver import MAX_STREAMS, DurableHandler
 from ..endpoints.acceptor import DRAIN
 from ..endpoints.connection_options import (
     DEFAULT_WORKERS,
@@ -45,6 +46,7 @@ from .upgrades import Upgrades
 
 if TYPE_CHECKING:
     from ..bus.flask_extension import Bus
+    from ..durable.interfaces import Offsets
 
 __all__ = ["Bus", "Mux", "debug_blueprint", "script_blueprint"]
 
@@ -171,6 +173,33 @@ class Mux:
         options.
         """
         return self._decorator(path, options, streams=True)
+
+    def durable_route(
+        self,
+        path: str,
+        *,
+        offsets: Offsets,
+        max_streams: int = MAX_STREAMS,
+        **options: Any,
+    ) -> Callable[[Handler], Handler]:
+        """Serve ``handler(stream, **variables)`` at a path, for each durable stream of clients.
+
+        The stream is a ``wsmux.durable.ReceivedStream``, and ``DurableHandler`` describes what
+        happens. Takes Flask's routing options.
+
+        Args:
+            path: of the route.
+            offsets: keeps what is committed of each name, such as ``wsmux.FileOffsets``.
+            max_streams: how many there may be at once.
+        """
+
+        def decorate(handler: Handler) -> Handler:
+            serve = DurableHandler(handler, offsets=offsets, max_streams=max_streams)
+            name = _name_of(handler, options.get("endpoint"))
+            self.stream_route(path, **{**options, "endpoint": name})(serve)
+            return handler
+
+        return decorate
 
     def _decorator(
         self, path: str, options: dict[str, Any], streams: bool

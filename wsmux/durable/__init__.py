@@ -1,0 +1,45 @@
+"""Carry streams that outlive their connections and both processes.
+
+A sender opens one with ``connection.open_stream(durable=NAME)``; ``DurableHandler`` receives them.
+What each name has committed is kept by an ``Offsets``, together with its effect.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..runtime.lazy_imports import lazy_names
+
+if TYPE_CHECKING:
+    from .errors import DurableError, DurableInterrupted, DurableLost, DurableRefused, Refusal
+    from .interfaces import Offsets
+    from .receiver import DurableHandler, ReceivedStream
+    from .sender import DurableStream
+
+__all__ = [
+    "DurableError",
+    "DurableHandler",
+    "DurableInterrupted",
+    "DurableLost",
+    "DurableRefused",
+    "DurableStream",
+    "Offsets",
+    "ReceivedStream",
+    "Refusal",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "errors": (
+            "DurableError",
+            "DurableInterrupted",
+            "DurableLost",
+            "DurableRefused",
+            "Refusal",
+        ),
+        "interfaces": ("Offsets",),
+        "receiver": ("DurableHandler", "ReceivedStream"),
+        "sender": ("DurableStream",),
+    },
+)
