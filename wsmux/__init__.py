@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .config import Config, Recording, Resume
     from .diagnostics.stall_watch import Stall, StallWatch
     from .diagnostics.status_socket import LiveSocket
+    from .durable.files import FileOffsets
     from .endpoints.bridge import bridge
     from .exceptions import (
         ConcurrencyError,
@@ -65,6 +66,7 @@ __all__ = [
     "ConnectionClosedError",
     "ConnectionClosedOK",
     "ConnectionStats",
+    "FileOffsets",
     "Finding",
     "FlowControlError",
     "ForkedError",
@@ -115,6 +117,7 @@ __getattr__ = lazy_names(
         "config": ("Config", "Recording", "Resume"),
         "diagnostics.stall_watch": ("Stall", "StallWatch"),
         "diagnostics.status_socket": ("LiveSocket",),
+        "durable.files": ("FileOffsets",),
         "endpoints.bridge": ("bridge",),
         "exceptions": (
             "ConcurrencyError",

@@ -12,6 +12,7 @@ from ..runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from .errors import DurableError, DurableInterrupted, DurableLost, DurableRefused, Refusal
+    from .files import FileOffsets
     from .interfaces import Offsets
     from .receiver import DurableHandler, ReceivedStream
     from .sender import DurableStream
@@ -23,6 +24,7 @@ __all__ = [
     "DurableLost",
     "DurableRefused",
     "DurableStream",
+    "FileOffsets",
     "Offsets",
     "ReceivedStream",
     "Refusal",
@@ -38,6 +40,7 @@ __getattr__ = lazy_names(
             "DurableRefused",
             "Refusal",
         ),
+        "files": ("FileOffsets",),
         "interfaces": ("Offsets",),
         "receiver": ("DurableHandler", "ReceivedStream"),
         "sender": ("DurableStream",),
