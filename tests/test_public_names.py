@@ -182,7 +182,7 @@ def test_the_package_exports_what_it_promises() -> None:
 
 
 def test_the_flask_module_exports_what_it_promises() -> None:
-    assert wsmux.flask.__all__ == ["Bus", "Mux", "debug_blueprint", "script_blueprint"]
+    assert wsmux.flask.__all__ == ["Bus", "Mux", "debug_blueprint", "script_blueprint", "uploads"]
     names = {name for name in vars(wsmux.flask.Mux) if not name.startswith("_")}
     assert names == {
         "connections",

@@ -37,6 +37,7 @@ from . import (
     tables,
     top,
     twin,
+    upload,
 )
 from .terminal import CommandError, sentence, talk
 
@@ -52,6 +53,7 @@ COMMANDS = {
     "tables": tables,
     "ingest": ingest,
     "cat": cat,
+    "upload": upload,
     "forward": forward,
     "exec": exec,
     "bridge": bridge,

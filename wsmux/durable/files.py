@@ -50,14 +50,22 @@ PART, DONE, NEW = ".part", ".done", ".new"
 
 CHUNK = 256 * KIB
 
-# Bytes written after which they are synced and committed; and seconds without data after which what
-# there is less is, too.
+# Bytes written after which they are synced and committed; and seconds after which less is, and
+# without data.
 COMMIT_EVERY = 8 * MIB
+COMMIT_SECONDS = 1.0
 LINGER = 0.2
 
 # Seconds: how long unfinished files stay by default, and how often there is a look at them.
 EXPIRES = 7 * 86_400.0
 SWEEP_EVERY = 60.0
+
+# What whoever receives files has by default: the largest file of a route, what the file system must
+# have left, uploads at once, and seconds without data.
+MAX_SIZE = 1024 * MIB
+MIN_FREE = 256 * MIB
+MAX_UPLOADS = 16
+IDLE_TIMEOUT = 60.0
 
 _LENGTH = struct.Struct(">Q")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -154,11 +162,11 @@ class FileOffsets:
     def receive(self, stream: ReceivedStream) -> Path:
         """Write a stream to its end, and return the finished file.
 
-        To be called by the handler of the stream. It commits every 8 MiB, and when nothing came for
-        0.2 s. The file has its name only when all is there, synced, and of the digest that the
-        sender gave. Its owner alone may read it. It is called again for a sender that has not
-        learned that its file is finished, and then returns the same, even if the file was taken
-        away.
+        To be called by the handler of the stream. It commits every 8 MiB or second, and when
+        nothing came for 0.2 s. The file has its name only when all is there, synced, and of the
+        digest that the sender gave. Its owner alone may read it. For a sender that has not learned
+        that its file is finished it is called again, and returns the same, even if the file was
+        taken away.
 
         Raises:
             DurableRefused: the file is too large, has another digest, or was made by someone else
@@ -178,12 +186,14 @@ class FileOffsets:
         with self._opened(stream) as part:
             self._check_space(stream, part)
             part.hash_present()
+            due = clock.monotonic() + COMMIT_SECONDS
             while data := self._next(stream, part):
                 self._check_size(stream, part.length + len(data))
                 part.write(data)
-                if part.length - part.synced >= COMMIT_EVERY:
+                if part.length - part.synced >= COMMIT_EVERY or clock.monotonic() >= due:
                     stream.commit()
                     self._check_space(stream, part)
+                    due = clock.monotonic() + COMMIT_SECONDS
             if stream.digest not in (None, part.digest()):
                 part.path.unlink()
                 text = f"the {part.length} bytes of {name!r} have another SHA-256: send them again"
@@ -389,7 +399,9 @@ class _Part:
 
 
 def upload_handler(
-    offsets: FileOffsets, finished: Callable[..., object] | None, idle_timeout: float
+    offsets: FileOffsets,
+    finished: Callable[..., object] | None,
+    idle_timeout: float = IDLE_TIMEOUT,
 ) -> Handler:
     """Return a handler that receives files.
 

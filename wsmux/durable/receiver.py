@@ -205,7 +205,7 @@ class ReceivedStream:
             frame = self._machine.refuse(kind, reason)
         # The sender may have gone, or read nothing; then it cannot be told.
         with suppress(ConnectionClosed, StreamError, TimeoutError, ValueError):
-            self._tell(frame, SUPERSEDED_TIMEOUT if self._superseded else TELL_TIMEOUT)
+            self._tell(frame)
 
     def supersede(self) -> None:
         """Make its handler return, whose sender has been replaced. Never blocks."""
@@ -222,9 +222,9 @@ class ReceivedStream:
                 Refusal.SUPERSEDED, f"another sender has opened {self.name!r} in the same epoch"
             )
 
-    def _tell(self, frame: bytes, timeout: float = TELL_TIMEOUT) -> None:
+    def _tell(self, frame: bytes) -> None:
         try:
-            with within(Deadline(timeout)):
+            with within(Deadline(SUPERSEDED_TIMEOUT if self._superseded else TELL_TIMEOUT)):
                 self._stream.write(frame)
         except BaseException:
             self._stream.reset()  # with a part of a frame sent, nothing can follow
