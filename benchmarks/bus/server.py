@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from wsmux.bus.relay.redis_client import FAILURES, redis_client
 from wsmux.bus.relay.setup import serve_relay
 from wsmux.bus.session.link import Link
 from wsmux.cli.children import end, undisturbed
 from wsmux.handshake.websocket_server import accept
 from wsmux.protocols.base import Role
 from wsmux.runtime.deadline import Deadline
+from wsmux.storage.redis_client import FAILURES, redis_client
 
 from ..peers.raw import request_of
 from ..sockets import listening

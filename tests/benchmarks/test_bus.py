@@ -24,10 +24,10 @@ from benchmarks.peers import find_peers
 from benchmarks.processes import Worker
 from benchmarks.results import Pass
 from benchmarks.targets import TARGETS, judge
-from wsmux.bus.relay.redis_client import FAILURES, redis_client
 from wsmux.bus.wire.address import Address
 from wsmux.cli.terminal import CommandError
 from wsmux.runtime.deadline import Deadline
+from wsmux.storage.redis_client import FAILURES, redis_client
 
 from ..helpers.benchmark_commands import run
 from ..helpers.programs import needs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -90,6 +92,17 @@ def test_a_registry_knows_connections_as_long_as_they_are_served(pairs: Pairs) -
     with registry.serving(ours):
         assert registry.connections == [ours]
     assert registry.connections == []
+
+
+def test_a_peer_that_answers_nothing_keeps_a_shutdown_no_longer_than_asked() -> None:
+    sock, peer = socket.socketpair()
+    with peer, wsmux.from_socket(sock, role="server", protocol="yamux") as ours:
+        registry = ConnectionRegistry(10 * WAIT)
+        with registry.serving(ours):
+            start = time.monotonic()
+            registry.shutdown(WAIT, closing=0.05)
+        assert time.monotonic() - start < 5 * WAIT
+        assert ours.closed
 
 
 def test_a_shutdown_ends_what_is_served_and_refuses_what_comes(pairs: Pairs) -> None:

@@ -1,4 +1,4 @@
-"""A signal that stops a process lets what it serves be shut down first; in other processes."""
+"""A process that is stopped or exits lets what it serves be shut down; in other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..helpers.load.measuring import CHECKOUT
 # ``say`` writes a line at once; the process is sent the signals that the program asks for.
 BEFORE = """
 import os, signal, sys, threading, time
-from wsmux.endpoints.shutdown_signals import shut_down_on_signals
+from wsmux.endpoints.shutdown_signals import shut_down_at_exit, shut_down_on_signals
 
 def say(text):
     os.write(1, f"{text}\\n".encode())
@@ -31,6 +31,9 @@ def late(timeout):  # more than the process needs to end
 
 def soon(timeout):
     say(f"soon {timeout}")
+
+def join(deadline):
+    say(f"joined within {0 < deadline.remaining() <= 1}")
 
 """
 
@@ -163,6 +166,95 @@ sys.exit()
 """)
     assert sorted(said[:2]) == ["soon 4.0", "the worker's own"]
     assert (said[2:], status) == (["parent"], 0)
+
+
+# An exit without a signal
+
+
+def test_an_exit_shuts_down_one_after_another_and_waits_for_threads() -> None:
+    said, status, _ = run("""
+shut_down_at_exit(late, 3.0, None, join)
+shut_down_at_exit(soon, 4.0, None, join)
+sys.exit(5)
+""")
+    assert said == ["late 3.0", "soon 4.0", "joined within True", "joined within True"]
+    assert status == 5
+
+
+def test_an_exit_gives_as_long_as_a_signal_would() -> None:
+    said, _, _ = run("""
+shut_down_on_signals(soon, 7.0)
+shut_down_at_exit(soon, 3.0, None, join)
+""")
+    assert said == ["soon 7.0", "joined within True"]
+
+
+def test_nothing_gets_more_time_than_the_process_has() -> None:
+    said, _, _ = run("""
+def last(timeout):
+    say(f"last {0 < timeout < 2.5}")
+
+shut_down_at_exit(soon, 2.0, 2.5, join)
+shut_down_at_exit(last, 9.0, 2.5, join)
+""")
+    assert said[:2] == ["soon 2.0", "last True"]
+    said, _, _ = run("""
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+shut_down_on_signals(late, None)
+shut_down_at_exit(late, 9.0, 2.5, join)
+send(signal.SIGTERM)
+""")
+    assert said == ["late 2.5", "joined within True"]
+
+
+def test_what_a_signal_has_begun_is_not_begun_again_at_exit() -> None:
+    said, _, _ = run("""
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
+shut_down_on_signals(late, 3.0)
+shut_down_at_exit(late, 3.0, None, join)
+shut_down_at_exit(soon, 4.0, None, join)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert sorted(said) == ["joined within True"] * 2 + ["late 3.0", "soon 4.0"]
+
+
+def test_a_signal_during_the_exit_begins_nothing_again() -> None:
+    said, status, errors = run("""
+def stopped(timeout):
+    send(signal.SIGTERM)
+    say(f"stopped {timeout}")
+
+signal.signal(signal.SIGTERM, lambda number, frame: say("handled"))
+shut_down_on_signals(stopped, 3.0)
+shut_down_at_exit(stopped, 3.0, None, join)
+""")
+    assert said == ["handled", "stopped 3.0", "joined within True"]
+    assert (status, errors) == (0, "")
+
+
+def test_one_that_fails_at_exit_is_logged_and_keeps_nobody() -> None:
+    said, status, errors = run("""
+def fails(timeout):
+    raise ValueError("of the shutdown")
+
+shut_down_at_exit(fails, 3.0, None, join)
+shut_down_at_exit(soon, 3.0, None, join)
+""")
+    assert (said[0], status) == ("soon 3.0", 0)
+    assert "of the shutdown" in errors
+
+
+def test_a_forked_child_shuts_down_nothing_of_its_parent() -> None:
+    said, _, _ = run("""
+shut_down_at_exit(soon, 3.0, None, join)
+if child := os.fork():
+    os.waitpid(child, 0)
+    say("parent")
+else:
+    sys.exit()
+""")
+    assert said == ["parent", "soon 3.0", "joined within True"]
 
 
 def test_only_the_main_thread_may_ask_for_it() -> None:

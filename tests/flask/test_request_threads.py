@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,13 +13,22 @@ from contextlib import ExitStack
 from http.client import HTTPConnection
 
 import pytest
-from flask import Flask
+from flask import Flask, request
 
 import wsmux
 from wsmux import rpc
 from wsmux.flask import Mux
 from wsmux.flask import request_threads as module
-from wsmux.flask.request_threads import ConnectionLimit, most_connections, request_threads
+from wsmux.flask.request_threads import (
+    ConnectionLimit,
+    longest_closing,
+    longest_stop,
+    most_connections,
+    most_descriptors,
+    request_threads,
+    tell_why_held,
+    why_held,
+)
 
 from ..helpers.commands import PATIENCE
 from ..helpers.drained_server import THREADS, drained
@@ -67,6 +78,9 @@ class Worker:
 
 class Settings:
     threads = 8
+    timeout = 30
+    graceful_timeout = 20
+    is_ssl = False
 
 
 @pytest.fixture
@@ -93,6 +107,63 @@ def test_a_worker_of_gunicorn_is_known_by_its_handlers(worker: Worker, threads: 
     signal.signal(signal.SIGUSR1, lambda number, frame: None)  # the application's own
     signal.signal(signal.SIGWINCH, worker.handle)
     assert request_threads() == threads
+
+
+def threaded(**attributes: object) -> Worker:
+    """Return a worker that runs requests in threads."""
+    kind = type("Threaded", (Worker,), {"__module__": "gunicorn.workers.gthread"})
+    return kind(cfg=type("Changed", (Settings,), attributes))
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("worker", "environ", "why"),
+    [
+        (threaded(), {"gunicorn.socket": None}, None),
+        (threaded(is_ssl=True), None, "own TLS is bound to the number of a descriptor"),
+        (Worker(cfg=Settings), None, "not known to let a connection leave"),
+        (None, None, None),
+        (None, {"SERVER_SOFTWARE": "gevent/24.2"}, "gevent has no threads"),
+        (None, {"werkzeug.socket": None}, "Werkzeug gives each request a thread"),
+        (None, {"gunicorn.socket": None}, "not known to let a connection leave"),
+        (None, {"SERVER_SOFTWARE": "waitress"}, ""),
+    ],
+)
+def test_why_a_connection_holds_its_thread(
+    worker: Worker | None, environ: dict[str, object] | None, why: str | None
+) -> None:
+    if worker is not None:
+        signal.signal(signal.SIGUSR1, worker.handle)
+    reason = why_held(environ)
+    if why:
+        assert reason is not None
+        assert why in reason
+    else:
+        assert reason == why
+
+
+def test_why_is_logged_once_in_each_process(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "wsmux"):
+        for reason in (None, "", "the reason of this test", "the reason of this test"):
+            tell_why_held(reason)
+    assert [each.getMessage() for each in caplog.records] == ["the reason of this test"]
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("times", "longest", "closing"),
+    [({}, 16.0, 2.0), ({"timeout": 10}, 8.0, 1.0), ({"timeout": 0}, 16.0, 2.0)],
+    ids=["graceful", "timeout", "no timeout"],
+)
+def test_a_stop_ends_before_gunicorn_kills(
+    times: dict[str, object], longest: float, closing: float
+) -> None:
+    assert longest_stop() is None
+    assert longest_closing() is None
+    signal.signal(signal.SIGUSR1, threaded(**times).handle)
+    assert (longest_stop(), longest_closing()) == (longest, closing)
+    signal.signal(signal.SIGUSR1, threaded(timeout=0, graceful_timeout=0).handle)
+    assert longest_stop() is None
 
 
 # The count
@@ -132,6 +203,60 @@ def test_a_full_route_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
                 limit.held().__enter__()
     [record] = [record for record in caplog.records if "/full" in record.getMessage()]
     assert "refuses further connections with 503: 1 are open" in record.getMessage()
+
+
+@pytest.fixture
+def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process seem to have 64 descriptors, for 12 connections."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 64))
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_connections_that_hold_no_thread_leave_descriptors() -> None:
+    assert most_descriptors() == 12
+    limit, held = ConnectionLimit("one", 100), ConnectionLimit("held", 1)
+    with ExitStack() as stack:
+        for _ in range(12):
+            assert not stack.enter_context(limit.held(detached=True))
+        with pytest.raises(wsmux.HandshakeError, match="12 connections are open") as caught:
+            limit.held(detached=True).__enter__()
+        assert caught.value.status == 503
+        for _ in range(4):  # as many as a part of the descriptors
+            assert stack.enter_context(limit.held(detached=True, spare=50))
+        with pytest.raises(wsmux.HandshakeError, match="16 connections are open"):
+            limit.held(detached=True, spare=50).__enter__()
+        with held.held():  # holds a thread, and is not counted here
+            pass
+    with limit.held(detached=True):
+        pass
+
+
+def test_without_a_limit_of_descriptors_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
+    assert most_descriptors() > 2**32
+
+
+def test_by_default_there_are_as_many_without_threads_as_a_server_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 3)
+    one, other = ConnectionLimit("1", None), ConnectionLimit("2", None)
+    with one.held(detached=True), other.held(detached=True), one.held(detached=True):
+        with pytest.raises(wsmux.HandshakeError, match="3 connections are open"):
+            other.held(detached=True).__enter__()
+        with other.held(), other.held(detached=True, spare=1) as returns:
+            assert returns
+
+
+@pytest.mark.usefixtures("few_descriptors", "handlers")
+def test_a_limit_beyond_the_descriptors_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "wsmux"):
+        ConnectionLimit("elsewhere", 13).tell()
+        signal.signal(signal.SIGUSR1, threaded().handle)
+        for most in (None, 12, 13):
+            ConnectionLimit("the route", most).tell()
+    [record] = caplog.records
+    assert "the route takes 12 connections instead of max_connections=13" in record.getMessage()
 
 
 def test_a_forked_child_counts_from_nothing() -> None:
@@ -202,6 +327,30 @@ def test_a_river_route_made_before_a_fork_says_so_in_the_child() -> None:
     handler.shutdown()
 
 
+@pytest.mark.parametrize("detach", [True, False])
+def test_werkzeug_has_no_thread_to_take_back(
+    detach: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_process", module._Process())
+    app = Flask("app")
+    mux = Mux(app)
+
+    @mux.route("/room", detach=detach)
+    def room(connection: wsmux.Connection) -> None:
+        with connection.accept_stream(WAIT) as stream:
+            stream.write(f"{request.path} {threading.current_thread().name}".encode())
+        connection.wait_closed(WAIT)
+
+    with caplog.at_level(logging.INFO, "wsmux"), serving(app) as port:
+        for _ in range(2):
+            url = f"ws://127.0.0.1:{port}/room"
+            with wsmux.connect(url) as connection, connection.open_stream() as stream:
+                told = stream.read().decode()
+                assert told.startswith("/room ")
+                assert "process_request_thread" in told
+    assert caplog.text.count("Werkzeug gives each request a thread of its own") == detach
+
+
 # gunicorn
 
 
@@ -221,7 +370,7 @@ def test_a_full_gunicorn_refuses_river_clients_and_stays_healthy() -> None:
         failures.append(error)
         return False
 
-    with drained("gthread") as (process, url), ExitStack() as stack:
+    with drained("gthread", held=True) as (process, url), ExitStack() as stack:
         clients = [
             stack.enter_context(rpc.connect(f"{url}river", is_fatal=note, options=patient))
             for _ in range(THREADS + 4)
@@ -251,7 +400,7 @@ def connected(clients: list[rpc.Client]) -> list[rpc.Client]:
 
 
 def test_all_routes_of_a_gunicorn_worker_share_its_threads() -> None:
-    with drained("gthread") as (_, url), ExitStack() as stack:
+    with drained("gthread", held=True) as (_, url), ExitStack() as stack:
         client = stack.enter_context(rpc.connect(f"{url}river"))
         client.wait_connected(PATIENCE)
         for _ in range(MOST - 1):

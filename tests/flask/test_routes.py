@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, request
 
 import wsmux
 from wsmux.flask import Mux
@@ -282,3 +282,50 @@ def test_a_connection_that_comes_about_during_a_shutdown_is_closed(run: Run) -> 
         assert connection.wait_closed(WAIT)
         assert isinstance(connection.error, wsmux.ConnectionClosed)
         assert connection.error.code == 1001
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_block_around_each_connection_is_entered_and_left(run: Run, streams: bool) -> None:
+    app = Flask("app")
+    mux = Mux(app)
+    seen: list[object] = []
+    left = threading.Event()
+
+    @mux.around
+    @contextmanager
+    def block(connection: wsmux.Connection) -> Iterator[None]:
+        seen.append((request.args["name"], connection.closed))
+        yield
+        seen.append("left")
+        left.set()
+
+    @(mux.stream_route if streams else mux.route)("/")
+    def serve(given: Any) -> None:
+        with given if streams else given.accept_stream(WAIT) as stream:
+            stream.write(str(seen).encode())
+
+    with wsmux.connect(f"{run(app)}/?name=blue") as connection, connection.open_stream() as stream:
+        assert stream.read() == b"[('blue', False)]"
+    assert left.wait(WAIT)
+    assert seen == [("blue", False), "left"]
+
+
+def test_a_block_that_cannot_be_entered_ends_the_connection(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Flask("app")
+    mux = Mux(app)
+
+    @mux.around
+    def block(connection: wsmux.Connection) -> Any:
+        raise LookupError("nobody has this name")
+
+    @mux.stream_route("/")
+    def serve(stream: wsmux.Stream) -> None:
+        pytest.fail("it is served")
+
+    with wsmux.connect(run(app)) as connection:
+        with pytest.raises(wsmux.ConnectionClosed) as caught, connection.open_stream() as stream:
+            stream.read()
+        assert caught.value.code == 1011
+    assert "nobody has this name" in caplog.text

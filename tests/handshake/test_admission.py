@@ -200,6 +200,15 @@ def test_a_request_that_somebody_else_read_counts_as_a_connection_alone() -> Non
     counts.admit({"REMOTE_ADDR": "192.0.2.1"})
 
 
+@pytest.mark.parametrize("address", ["192.0.2.1", PROXY])
+def test_a_client_of_a_full_address_may_return_through_a_wsgi_server(address: str) -> None:
+    counts = admission(max_connections_per_address=2, trusted_proxies=[PROXY])
+    environ = {"REMOTE_ADDR": address, **forwarded("192.0.2.2")}
+    assert [counts.admit(dict(environ), 1).returns for _ in range(2)] == [False, False]
+    assert counts.admit(dict(environ), 1).returns
+    refused(429, by=lambda: counts.admit(dict(environ), 1))
+
+
 # Memory of heads
 
 

@@ -1,5 +1,6 @@
 """Be an application that drains on SIGTERM: ``gunicorn tests.helpers.drained_app:app``.
 
+With ``WSMUX_TEST_HELD`` in the environment, connections hold the threads of their requests.
 What becomes of River's calls and state is told on the standard error.
 """
 
@@ -16,6 +17,8 @@ import wsmux
 from wsmux import rpc
 from wsmux.flask import Mux
 
+from .drained_server import HELD
+
 __all__ = ["app"]
 
 # Seconds that what is running may take to end.
@@ -24,12 +27,13 @@ DRAIN = 2.0
 # Seconds that giving up the state takes: more than a server needs to end without connections.
 DISPOSING = 0.5
 
+detach = HELD not in os.environ
 app = Flask(__name__)
 mux = Mux(app)
 mux.drain_on_sigterm(DRAIN)
 
 
-@mux.stream_route("/")
+@mux.stream_route("/", detach=detach)
 def echo(stream: wsmux.Stream) -> None:
     """Tell this process, then echo."""
     stream.write(b"%d\n" % os.getpid())
@@ -59,7 +63,7 @@ def hang(ctx: rpc.Context, init: Any, responses: rpc.Writable[int]) -> None:
     sys.stderr.write("the call has ended\n")
 
 
-rpc.flask(app, "/river", [service]).drain_on_sigterm(DRAIN)
+rpc.flask(app, "/river", [service], detach=detach).drain_on_sigterm(DRAIN)
 
 
 @app.get("/health")

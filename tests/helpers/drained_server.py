@@ -1,4 +1,4 @@
-"""Run the application that drains, ``drained_app``, under a WSGI server in another process."""
+"""Run an application under a WSGI server in another process: ``drained_app``, or another one."""
 
 from __future__ import annotations
 
@@ -6,36 +6,69 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from .commands import PATIENCE
 from .load.measuring import CHECKOUT
 
-__all__ = ["GRACE", "THREADS", "drained"]
+__all__ = ["GRACE", "HELD", "THREADS", "drained", "gunicorn"]
 
 # Seconds that gunicorn leaves what is running.
 GRACE = 6.0
 
 THREADS = 8
 
+# In the environment of ``drained_app``: connections hold the threads of their requests.
+HELD = "WSMUX_TEST_HELD"
+
+DRAINED = "tests.helpers.drained_app:app"
+
 _GUNICORN = (
     *("-m", "gunicorn", "--threads", str(THREADS), "--graceful-timeout", str(int(GRACE))),
-    *("--log-level", "warning", "--no-control-socket", "tests.helpers.drained_app:app"),
+    *("--log-level", "warning", "--no-control-socket"),
 )
 
 
 @contextmanager
-def drained(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run it under a kind of server; yield its process and its URL."""
+def drained(kind: str, held: bool = False) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run ``drained_app`` under a kind of server; yield its process and its URL.
+
+    Args:
+        held: connections hold the threads of their requests.
+    """
+    if kind == "werkzeug":
+        with _server(["-m", "tests.helpers.drained_app"], {}) as running:
+            yield running
+    else:
+        with gunicorn(DRAINED, kind, environment={HELD: "1"} if held else {}) as running:
+            yield running
+
+
+@contextmanager
+def gunicorn(
+    app: str,
+    kind: str = "gthread",
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run an application under gunicorn; yield its process and its URL."""
+    command = [*_GUNICORN, "--worker-class", kind, *options, app, "--bind"]
+    with _server(command, environment or {}) as running:
+        yield running
+
+
+@contextmanager
+def _server(
+    command: list[str], environment: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         fd = listener.fileno()
-        werkzeug = ["-m", "tests.helpers.drained_app", str(fd)]
-        gunicorn = [*_GUNICORN, "--bind", f"fd://{fd}", "--worker-class", kind]
+        bound = f"fd://{fd}" if "gunicorn" in command else str(fd)
         process = subprocess.Popen(
-            [sys.executable, *(werkzeug if kind == "werkzeug" else gunicorn)],
+            [sys.executable, *command, bound],
             cwd=CHECKOUT,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), **environment},
             pass_fds=[fd],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -34,9 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen", action="store_true", help="accept the first stream that the server opens"
     )
-    parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing, only read")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
     add_subprotocol(parser)
+    add_copying(parser)
+    add_connecting(parser, resumes=False)
+    add_token(parser)
+
+
+def add_copying(parser: argparse.ArgumentParser) -> None:
+    """Add what ``Copy`` reads."""
+    parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing, only read")
     parser.add_argument(
         "--timeout", type=seconds, help="seconds to connect, and without data in either direction"
     )
@@ -45,8 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="show a progress bar; by default if stderr is a terminal and stdin and stdout are not",
     )
-    add_connecting(parser, resumes=False)
-    add_token(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,23 +66,27 @@ def run(args: argparse.Namespace) -> int:
         accept_streams=args.listen,
     )
     with connection, _stream(connection, args) as stream:
-        _Copy(stream, args).run()
+        stream.timeout = args.timeout
+        Copy(stream, args, urlsplit(args.url).hostname).run()
     return 0
 
 
 def _stream(connection: Connection, args: argparse.Namespace) -> Stream:
     if args.listen:
-        stream = connection.accept_stream(args.timeout)
-    else:
-        stream = connection.open_stream(args.timeout)
-    stream.timeout = args.timeout
-    return stream
+        return connection.accept_stream(args.timeout)
+    return connection.open_stream(args.timeout)
 
 
-class _Copy:
-    """Copy stdin to the stream in a thread, and the stream to stdout in the calling thread."""
+class Copy:
+    """Copy stdin to the stream in a thread, and the stream to stdout in the calling thread.
 
-    def __init__(self, stream: Stream, args: argparse.Namespace) -> None:
+    Args:
+        stream: its timeout is ``args.timeout``.
+        args: those of ``add_copying``.
+        name: of the far end, for the progress bar.
+    """
+
+    def __init__(self, stream: Stream, args: argparse.Namespace, name: str | None) -> None:
         self._stream = stream
         self._reads_stdin = not args.no_stdin
         self._timeout: float | None = args.timeout
@@ -86,7 +95,7 @@ class _Copy:
         # Descriptors: a buffered file in use by a daemon thread cannot be shut down at exit.
         self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
         self._tqdm = tqdm_class(self._wants_bar(args))
-        self._host = urlsplit(args.url).hostname
+        self._name = name
 
     def _wants_bar(self, args: argparse.Namespace) -> bool | None:
         typed = self._reads_stdin and os.isatty(self._in)
@@ -121,7 +130,7 @@ class _Copy:
         if self._tqdm is None or method != ("write" if self._reads_stdin else "read"):
             return nullcontext(self._stream)
         bar: AbstractContextManager[Any] = self._tqdm.wrapattr(
-            self._stream, method, total=self._size(), desc=self._host, file=sys.stderr
+            self._stream, method, total=self._size(), desc=self._name, file=sys.stderr
         )
         return bar
 

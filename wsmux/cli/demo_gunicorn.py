@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 workers = 1
-# One for the multiplexed connection, and enough for the per-file WebSockets of 32 threads, whose
+# The multiplexed connection holds none. Enough for the per-file WebSockets of 32 threads, whose
 # previous ones may still be closing.
 threads = 96
 loglevel = "warning"

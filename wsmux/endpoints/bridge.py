@@ -130,14 +130,17 @@ class RelayedHalf:
 class StreamRelay:
     """Move the bytes of any number of halves in the thread that calls ``run``.
 
-    ``add`` and ``added_all`` may be called from any thread.
+    ``add``, ``added_all`` and ``stop`` may be called from any thread.
 
     Args:
-        accepting: the connections whose streams are added, until ``added_all`` is called for each.
+        accepting: the two connections whose streams are added, until ``added_all`` is called for
+            each; none if streams of any connections are added, which outlive each other.
     """
 
     def __init__(self, *accepting: Connection) -> None:
         self._accepting = set(accepting)
+        self._outlive = not accepting
+        self._stopped = False
         self._parker = borrow()
         self._ready: deque[RelayedHalf] = deque()
         self._halves: set[RelayedHalf] = set()  # only for the relay's thread
@@ -182,7 +185,19 @@ class StreamRelay:
             self._ready.append(half)
             wakes.append(self._parker)
 
+    def stop(self) -> None:
+        """End ``serve``."""
+        self._stopped = True
+        self._parker.unpark()
+
     # The relay's thread
+
+    def serve(self) -> None:
+        """Move bytes until ``stop``; when a connection is lost, its streams are ended elsewhere."""
+        while not self._stopped:
+            self._move()
+            if not self._ready:
+                self._parker.park(Deadline(None))
 
     def run(self, one: Connection, other: Connection) -> Connection:
         """Move bytes until a connection has ended; return that one.
@@ -226,7 +241,9 @@ class StreamRelay:
                 self._note(half, [])
             elif half.done:
                 self._halves.discard(half)
-                if half.lost:
+                if half.lost and self._outlive:
+                    self._end_lost(half)
+                elif half.lost:
                     self._lost.append(half)
                 elif half.back is not None and half.back.done and not half.back.lost:
                     for end in (half.source, half.target):
@@ -299,6 +316,16 @@ class StreamRelay:
         return not half.pending
 
     # Ends that are errors
+
+    def _end_lost(self, half: RelayedHalf) -> None:
+        """End a half at the connection that is left, if one is."""
+        source, target = half.source.multiplexer.transport, half.target.multiplexer.transport
+        if target.error is None:
+            self._abort_target(half, source.error or ConnectionAbortedError())
+        elif source.error is None:
+            self._stop_source(half, target.error)
+        if half.back is not None and half.back.done:
+            half.part()
 
     def _stop_source(self, half: RelayedHalf, error: BaseException) -> None:
         """Notify the source's writer that the target's reader has stopped reading."""

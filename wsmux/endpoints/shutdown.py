@@ -16,7 +16,6 @@ from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from .resumable_sessions import ResumableSessions
-from .shutdown_signals import shut_down_on_signals
 
 __all__ = ["REASON", "ConnectionRegistry", "end_connections"]
 
@@ -92,19 +91,19 @@ class ConnectionRegistry:
             with self._lock:
                 self._connections.discard(connection)
 
-    def shutdown(self, timeout: float | None) -> None:
-        """Accept no more connections, and end the existing ones; see ``end_connections``."""
+    def shutdown(self, timeout: float | None, closing: float | None = None) -> None:
+        """Accept no more connections, and end the existing ones; see ``end_connections``.
+
+        Args:
+            closing: the seconds that the closing handshakes have at most, if they are fewer than
+                those of the configuration.
+        """
         with self._lock:
             self._stopping = True
             connections = list(self._connections)
         if self._sessions is not None:
             self._sessions.stop()
-        end_connections(connections, Deadline(timeout), self._close_timeout)
-
-    def drain_on_sigterm(self, timeout: float | None) -> None:
-        """Shut down on the signals that stop a server; see ``shut_down_on_signals``.
-
-        Raises:
-            ValueError: not called in the main thread.
-        """
-        shut_down_on_signals(self.shutdown, timeout)
+        close_timeout = (
+            self._close_timeout if closing is None else min(closing, self._close_timeout)
+        )
+        end_connections(connections, Deadline(timeout), close_timeout)

@@ -1,7 +1,11 @@
-"""Shut down what serves connections when a signal stops the process that a WSGI server runs it in.
+"""Shut down what serves connections when the process stops that a WSGI server runs it in.
 
 A process has one handler for each signal, and may have several things to shut down, so they are
 kept here together: all begin at once, each in a thread, and the process ends after the last.
+
+A server that does not know of connections, as they hold none of its threads, exits while they are
+open, and not after a signal alone. So they can be shut down at exit, too. CPython starts no threads
+then, from 3.12 on; that happens one after another in the main thread.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ from types import FrameType
 from typing import Any
 
 from ..runtime import fork
+from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 
-__all__ = ["QUICK", "shut_down_on_signals"]
+__all__ = ["QUICK", "Shutdown", "shut_down_at_exit", "shut_down_on_signals"]
 
 Shutdown = Callable[[float | None], object]
 
@@ -43,6 +48,25 @@ def shut_down_on_signals(shutdown: Shutdown, timeout: float | None) -> None:
         ValueError: this is not the main thread.
     """
     _process.add(shutdown, timeout)
+
+
+def shut_down_at_exit(
+    shutdown: Shutdown,
+    timeout: float,
+    longest: float | None,
+    join: Callable[[Deadline], object],
+) -> None:
+    """Call ``shutdown(timeout)`` when the process exits, unless a signal has begun it by then.
+
+    With ``shut_down_on_signals``, its timeout is used here as well. Holds for this process, and not
+    for its forked children.
+
+    Args:
+        longest: the seconds after which the server kills a process that is still there. Nothing
+            that is shut down, for this reason or by a signal, gets more; ``None`` for no limit.
+        join: waits for the threads that have served, which then have ``QUICK`` to end.
+    """
+    _process.add_exit(shutdown, timeout, longest, join)
 
 
 class _Handler:
@@ -69,15 +93,18 @@ class _Process:
         self._shutdowns: dict[Shutdown, float | None] = {}
         self.forked()
         fork.register(self)
-        atexit.register(self._wait)
+        atexit.register(self._at_exit)
 
     def forked(self) -> None:
         """Begin again: what the parent shuts down goes on in a forked child."""
         self._lock = threading.Lock()
-        self._begun = False
+        self._begun = self._exiting = False
         self._left = 0
         self._done = OneShotEvent()
         self._dies_by: int | None = None
+        self._exits: dict[Shutdown, float] = {}
+        self._joins: list[Callable[[Deadline], object]] = []
+        self._longest: float | None = None
 
     def add(self, shutdown: Shutdown, timeout: float | None) -> None:
         for number in SIGNALS:
@@ -89,11 +116,23 @@ class _Process:
                 signal.signal(number, before if known else _Handler(before))
         self._shutdowns[shutdown] = timeout
 
+    def add_exit(
+        self,
+        shutdown: Shutdown,
+        timeout: float,
+        longest: float | None,
+        join: Callable[[Deadline], object],
+    ) -> None:
+        # Without the lock, which a signal handler takes: this may be the main thread.
+        self._exits[shutdown] = timeout
+        self._joins.append(join)
+        self._longest = longest
+
     def begin(self, number: int, dies: bool) -> None:
         """Begin with everything, once; in a signal handler of the main thread."""
         if dies:
             self._dies_by = number
-        if self._begun:
+        if self._begun or self._exiting:
             self._die_if_done()
             return
         self._begun = True
@@ -101,10 +140,12 @@ class _Process:
         self._left = 1 + len(shutdowns)
         for shutdown, timeout in shutdowns:
             if number != signal.SIGTERM:
-                timeout = QUICK if timeout is None else min(timeout, QUICK)
+                timeout = _least(timeout, QUICK)
             try:
                 # Nothing may wait in a signal handler under gevent, as Thread.start does.
-                _thread.start_new_thread(self._shut_down, (shutdown, timeout))
+                _thread.start_new_thread(
+                    self._shut_down, (shutdown, _least(timeout, self._longest))
+                )
             except RuntimeError:
                 _log.exception("no thread can be started to close the connections gracefully")
                 self._finished()
@@ -112,9 +153,7 @@ class _Process:
 
     def _shut_down(self, shutdown: Shutdown, timeout: float | None) -> None:
         try:
-            shutdown(timeout)
-        except Exception:
-            _log.exception("closing the connections gracefully failed")
+            _call(shutdown, timeout)
         finally:
             self._finished()
 
@@ -130,10 +169,33 @@ class _Process:
         if self._dies_by is not None and self._done.is_set():
             os.kill(os.getpid(), self._dies_by)
 
-    def _wait(self) -> None:
-        """Wait for what has begun; at exit, where its threads would end as they stand."""
-        if self._begun:
+    def _at_exit(self) -> None:
+        """Wait for what has begun, and shut down the rest: its threads would end as they stand."""
+        begun, self._exiting = self._begun, True
+        left = Deadline(self._longest)
+        for shutdown, default in list(self._exits.items()):
+            if not (begun and shutdown in self._shutdowns):
+                timeout = self._shutdowns.get(shutdown, default)
+                _call(shutdown, _least(timeout, left.remaining()))
+        if begun:
             self._done.wait()
+        patience = Deadline(QUICK)
+        for join in list(self._joins):
+            join(patience)
+
+
+def _call(shutdown: Shutdown, timeout: float | None) -> None:
+    try:
+        shutdown(timeout)
+    except Exception:
+        _log.exception("closing the connections gracefully failed")
+
+
+def _least(timeout: float | None, longest: float | None) -> float | None:
+    """Return the shorter of two timeouts, of which ``None`` is the longest."""
+    if timeout is None or longest is None:
+        return longest if timeout is None else timeout
+    return min(timeout, longest)
 
 
 _process = _Process()

@@ -5,14 +5,20 @@ monkey patching. After the upgrade wsmux owns the socket. Before WSGI could writ
 connection is closed and the socket shut down in both directions, and the response ends the request
 in the way in which each server writes nothing: ``StopIteration`` for gunicorn, ``ConnectionError``
 for Werkzeug, an empty body for gevent.
+
+Under gunicorn with gthread or sync workers, that can be at once: its socket is replaced by one
+whose peer has gone, the connection goes on in a thread of ours, and the thread of the request is
+free for the next one. gunicorn knows nothing of the connection from then on, so what it does for
+others is done here: there is a limit, and the connection is ended when the process exits. Under
+gunicorn's own TLS, and under other servers, a connection holds the thread or greenlet of its
+request, which the log says once.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,10 +42,11 @@ from ..endpoints.connection_options import (
 )
 from ..endpoints.resumable_sessions import ResumableSessions
 from ..endpoints.shutdown import ConnectionRegistry
+from ..endpoints.shutdown_signals import shut_down_on_signals
 from ..endpoints.stream_handlers import StreamHandler
-from ..exceptions import HandshakeError
+from ..exceptions import CloseCode, HandshakeError
 from ..handshake.origin import allowed_origins
-from ..handshake.websocket_server import check_request, request_of
+from ..handshake.websocket_server import check_request
 from ..mux.connection import Connection, StartOn
 from ..mux.error_codes import CodeToReason, ReasonToCode
 from ..protocols.bymux_state import BymuxState
@@ -51,8 +58,9 @@ from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from .browser_script import script_blueprint
 from .debug_page import debug_blueprint
-from .responses import Flask, Response, request
-from .upgrades import Upgrades
+from .request_threads import longest_closing
+from .responses import Flask, Response, copy_current_request_context
+from .upgrades import Upgraded, Upgrades
 
 if TYPE_CHECKING:
     from ..bus.flask_extension import Bus
@@ -66,6 +74,7 @@ __getattr__ = lazy_names(__name__, {".bus.flask_extension": ("Bus",)})
 _log = logger("wsmux")
 
 Handler = TypeVar("Handler", bound=Callable[..., object])
+Around = Callable[[Connection], AbstractContextManager[object]]
 
 
 class Mux:
@@ -81,15 +90,17 @@ class Mux:
             for stream in connection:
                 ...
 
-    The handler runs in the thread of the request; the connection is closed when it returns. The
-    keyword arguments are those of ``wsmux.serve``, but for ``max_connections``, which holds for all
-    routes of this object together. Without it, all routes of the process take so many connections
-    that gunicorn keeps one in eight of its threads, and at least one, for other requests. Further
-    ones get 503. Without ``app``, call ``init_app`` later.
+    The handler runs in the thread of the request, unless the route says ``detach=True``; the
+    connection is closed when it returns. The keyword arguments are those of ``wsmux.serve``, but
+    for ``max_connections``, which holds for all routes of this object together. Without it, all
+    routes of the process take 1,024 connections that hold no thread of the server, and so many that
+    do that gunicorn keeps one in eight of its threads, and at least one, for other requests. Of
+    those that hold none, there are at most so many as the process has descriptors for, 192 of
+    1,024. Further ones get 503. Without ``app``, call ``init_app`` later.
 
-    With ``resume``, a connection that was resumed holds one more thread: that of the request over
-    which it goes on. The client must reach the same process; behind several workers, it gets
-    ``ResumeLost`` from the others.
+    With ``resume``, a client must reach the same process; behind several workers, it gets
+    ``ResumeLost`` from the others. Where connections hold threads, one that was resumed holds one
+    more: that of the request over which it goes on. Elsewhere a full route lets its clients return.
     """
 
     @field_hints(Config, "config")
@@ -129,6 +140,7 @@ class Mux:
         self._served = ConnectionRegistry(close_timeout, self._sessions)
         self._app: Flask | None = None
         self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
+        self._around: list[Around] = []
         if app is not None:
             self.init_app(app)
 
@@ -164,25 +176,55 @@ class Mux:
         which waits for running requests; if the previous action was to terminate the process, it
         follows the shutdown. SIGINT and SIGQUIT, with which a server stops quickly, leave streams
         one second. Make ``timeout`` shorter than gunicorn's ``--graceful-timeout`` by the second
-        that closing takes. Call it after the server has installed its own handler: in the
-        application's module or, with ``--preload``, in the hook ``post_worker_init``.
+        that closing takes; connections that hold no thread have 0.8 of that and of ``--timeout`` at
+        most. Call it after the server has installed its own handler: in the application's module
+        or, with ``--preload``, in the hook ``post_worker_init``.
 
         Raises:
             ValueError: not called in the main thread.
         """
-        self._served.drain_on_sigterm(timeout)
+        shut_down_on_signals(self._stop, timeout)
 
-    def route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        """Serve ``handler(connection, **variables)`` at a path; takes Flask's routing options."""
-        return self._decorator(path, options, streams=False)
+    def _stop(self, timeout: float | None) -> None:
+        """Shut down with the process, which its server may kill if it takes long."""
+        self._served.shutdown(timeout, longest_closing())
 
-    def stream_route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+    def route(
+        self, path: str, *, detach: bool = False, **options: Any
+    ) -> Callable[[Handler], Handler]:
+        """Serve ``handler(connection, **variables)`` at a path; takes Flask's routing options.
+
+        Args:
+            detach: run the handler in a thread of its own, where the server allows it, so that it
+                holds none of the server's. ``request`` and ``session`` are then copies of those of
+                the request, which has ended; ``g`` is empty. Elsewhere the handler runs in the
+                thread of the request, as without it.
+        """
+        return self._decorator(path, options, streams=False, detach=detach)
+
+    def stream_route(
+        self, path: str, *, detach: bool = True, **options: Any
+    ) -> Callable[[Handler], Handler]:
         """Serve ``handler(stream, **variables)`` at a path, for each stream a client opens.
 
         Up to ``workers`` handlers run at once, each in its own thread. Takes Flask's routing
         options.
+
+        Args:
+            detach: give the thread of the request back to the server, where it allows that; with
+                false the connection holds it for as long as it lasts.
         """
-        return self._decorator(path, options, streams=True)
+        return self._decorator(path, options, streams=True, detach=detach)
+
+    def around(self, function: Around) -> Around:
+        """Enter ``function(connection)`` around the serving of each connection; a decorator.
+
+        It returns a context manager, such as ``cluster.member(connection, name)``, which is left
+        when the connection has ended. It is called for all routes, with the context of the request,
+        as handlers are. If it raises, the connection is closed with 1011.
+        """
+        self._around.append(function)
+        return function
 
     def durable_route(
         self,
@@ -212,14 +254,19 @@ class Mux:
         return decorate
 
     def _decorator(
-        self, path: str, options: dict[str, Any], streams: bool
+        self, path: str, options: dict[str, Any], streams: bool, detach: bool
     ) -> Callable[[Handler], Handler]:
         def decorate(handler: Handler) -> Handler:
             name = _name_of(handler, options.get("endpoint"))
+            if detach:
+                self._upgrades.tell()
 
             def view(**variables: Any) -> Response:
                 serve = partial(handler, **variables)
-                return self._serve(None, serve) if streams else self._serve(serve, None)
+                detaches = detach and self._upgrades.detaches()
+                if streams:
+                    return self._serve(None, serve, detaches)
+                return self._serve(serve, None, detaches)
 
             view.__name__ = name
             if self._app is None:
@@ -231,33 +278,64 @@ class Mux:
         return decorate
 
     def _serve(
-        self, handler: ConnectionHandler | None, stream_handler: StreamHandler | None
+        self,
+        handler: ConnectionHandler | None,
+        stream_handler: StreamHandler | None,
+        detaches: bool,
     ) -> Response:
-        environ = request.environ
-
         def check(environ: dict[str, Any]) -> str:
             resumes = self._sessions is not None
             protocol = check_request(environ, self._protocols, self._origins, resumes)
             self._served.check()
             return protocol
 
-        def serve(sock: socket.socket, protocol: str) -> None:
+        def serve(upgraded: Upgraded) -> None:
             options = ConnectionOptions(**self._options, stream_handler=stream_handler)
             deadline = Deadline(options.config.handshake_timeout)
             try:
                 accepted = options.accepted(
-                    sock, protocol, request_of(environ), self._sessions, deadline, nullcontext()
+                    upgraded.socket,
+                    upgraded.wire,
+                    upgraded.request,
+                    self._sessions,
+                    deadline,
+                    nullcontext(),
+                    upgraded.returns,
                 )
             except (HandshakeError, OSError) as error:
-                _log.info("%s: the connection was not begun: %s", request.path, error)
+                path = upgraded.request.path
+                _log.info("%s: the connection was not begun: %s", path, error)
                 return
             if isinstance(accepted, OneShotEvent):
-                accepted.wait()  # the socket belongs to this request, and to another's connection
+                if not detaches:
+                    accepted.wait()  # the socket belongs to this request, too
                 return
             with self._served.serving(accepted):
-                options.serve(accepted, handler)
+                run(accepted, options, handler)
 
-        return self._upgrades.answer(check, serve)
+        run = self._run
+        if detaches and (handler is not None or self._around):
+            run = copy_current_request_context(run)  # it runs in another thread
+
+        sessions = 0 if self._sessions is None else len(self._sessions)
+        return self._upgrades.answer(check, serve, self._stop if detaches else None, sessions)
+
+    def _run(
+        self,
+        connection: Connection,
+        options: ConnectionOptions,
+        handler: ConnectionHandler | None,
+    ) -> None:
+        """Serve a connection within what is around it."""
+        with ExitStack() as entered:
+            try:
+                for each in self._around:
+                    entered.enter_context(each(connection))
+            except Exception:
+                _log.exception("what is around %s failed; it ends", connection.name)
+                connection.close(code=CloseCode.INTERNAL_ERROR, reason="internal error")
+                return
+            options.serve(connection, handler)
 
 
 def uploads(

@@ -1,59 +1,176 @@
-"""Keep some threads of a WSGI server for requests other than connections.
+"""Know which WSGI servers get the threads of their requests back, and keep some free elsewhere.
 
-A connection holds its request's thread for as long as it lasts. A server that has none left answers
-nothing, not even a health check, and tells nobody why. So a route refuses those connections that
-would take the last threads.
+A connection that holds its request's thread does so for as long as it lasts. A server that has none
+left answers nothing, not even a health check, and tells nobody why. So a route refuses those
+connections that would take the last threads. Those that hold none are bounded for the sake of
+descriptors: gunicorn's worker dies if it finds none for the next client.
 """
 
 from __future__ import annotations
 
+import _thread
+import logging
+import resource
 import signal
+import ssl
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ..endpoints.acceptor import MAX_CONNECTIONS
 from ..exceptions import HandshakeError
 from ..runtime import fork
 from ..runtime.logs import logger
 
-__all__ = ["ConnectionLimit", "most_connections", "request_threads"]
+__all__ = [
+    "ConnectionLimit",
+    "longest_closing",
+    "longest_stop",
+    "most_connections",
+    "most_descriptors",
+    "request_threads",
+    "tell_why_held",
+    "why_held",
+]
 
 # One in so many threads is kept free, and at least one.
 KEPT = 8
 
+# Of 16 parts of the descriptors, connections that hold no thread of the server get 6 for their
+# sockets, two for each; 8 are the half that waiting threads may have, and the rest is for all else.
+PARTS, OURS, EACH = 16, 6, 2
+
+# The parts of the time, after which gunicorn kills a worker, that are left to what is open, and to
+# the closing handshakes. A peer that answers nothing must not keep others from being told.
+USED, CLOSING = 0.8, 0.1
+
 # Signals whose handlers are a gunicorn worker's own methods, and which others seldom handle.
 _WORKERS_OWN = (signal.SIGABRT, signal.SIGUSR1, signal.SIGWINCH)
 
+# Workers of gunicorn that run each request in a thread, and leave others alone.
+_THREADED = ("gunicorn.workers.gthread", "gunicorn.workers.sync")
+
+_TLS = (
+    "gunicorn's own TLS is bound to the number of a descriptor, so each connection holds one of "
+    "its threads: let a proxy end TLS, or give gunicorn more --threads"
+)
+_WERKZEUG = "Werkzeug gives each request a thread of its own, which its connection holds"
+_GREEN = "gevent has no threads to give back: each connection holds the greenlet of its request"
+_UNKNOWN = (
+    "this server is not known to let a connection leave the thread of its request: run gunicorn "
+    "with gthread workers"
+)
+
+_GIVE_THREADS = (
+    "the other threads of the server are for other requests; give the route detach=True, where the "
+    "server allows that, or max_connections=, or the server more threads"
+)
+_GIVE_MORE = "it takes no more; give the route another max_connections="
+_RAISE_DESCRIPTORS = (
+    "the other descriptors of the process are for all else; let it have more (ulimit -n)"
+)
+
 _log = logger("wsmux")
+
+
+def _gunicorn_worker() -> Any:
+    """Return the worker of gunicorn that this process is, ``None`` if it is none.
+
+    gunicorn does not put it into the environ, but a worker handles signals by its own methods.
+    """
+    for number in _WORKERS_OWN:
+        worker: Any = getattr(signal.getsignal(number), "__self__", None)
+        if any(kind.__module__ == "gunicorn.workers.base" for kind in type(worker).__mro__):
+            return worker
+    return None
 
 
 def request_threads() -> int | None:
     """Return how many requests this process runs at once, ``None`` if it cannot tell.
 
     gunicorn alone is known to: a gthread worker has ``--threads``, a gevent worker
-    ``--worker-connections``. It does not put them into the environ, but a worker handles signals
-    by methods of the object that has them.
+    ``--worker-connections``.
     """
-    for number in _WORKERS_OWN:
-        worker: Any = getattr(signal.getsignal(number), "__self__", None)
-        if not any(kind.__module__ == "gunicorn.workers.base" for kind in type(worker).__mro__):
-            continue
-        if hasattr(worker, "tpool"):  # gthread
-            return int(min(worker.cfg.threads, worker.worker_connections))
-        if hasattr(worker, "worker_connections"):  # gevent
-            return int(worker.worker_connections)
+    worker = _gunicorn_worker()
+    if hasattr(worker, "tpool"):  # gthread
+        return int(min(worker.cfg.threads, worker.worker_connections))
+    if hasattr(worker, "worker_connections"):  # gevent
+        return int(worker.worker_connections)
     return None
 
 
+def longest_stop() -> float | None:
+    """Return the seconds that streams have to end when gunicorn stops, ``None`` for no limit."""
+    limit = _killed_after()
+    return None if limit is None else USED * limit
+
+
+def longest_closing() -> float | None:
+    """Return the seconds that closing handshakes have then, ``None`` for no limit."""
+    limit = _killed_after()
+    return None if limit is None else CLOSING * limit
+
+
+def _killed_after() -> float | None:
+    worker = _gunicorn_worker()
+    if worker is None:
+        return None
+    limits = [float(each) for each in (worker.cfg.timeout, worker.cfg.graceful_timeout) if each]
+    return min(limits, default=None)
+
+
+def why_held(environ: Mapping[str, Any] | None = None) -> str | None:
+    """Return why connections hold threads of the server, ``None`` if they need not.
+
+    It is ``""`` if the server gives no sockets to connections at all. Without the environ of a
+    request, gunicorn's worker alone is known; ``None`` elsewhere.
+    """
+    worker = _gunicorn_worker()
+    if worker is None:
+        if environ is None:
+            return None
+        if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
+            return _GREEN
+        if "werkzeug.socket" in environ:
+            return _WERKZEUG
+        return _UNKNOWN if "gunicorn.socket" in environ else ""
+    if type(_thread.allocate_lock()).__module__ != "_thread":  # gevent has replaced threads
+        return _GREEN
+    if not any(kind.__module__ in _THREADED for kind in type(worker).__mro__):
+        return _UNKNOWN
+    sock = None if environ is None else environ.get("gunicorn.socket")
+    return _TLS if worker.cfg.is_ssl or isinstance(sock, ssl.SSLSocket) else None
+
+
+def tell_why_held(reason: str | None) -> None:
+    """Log the result of ``why_held`` once in each process; a warning if there is a way out."""
+    if not reason or reason in _process.told:
+        return
+    _process.told.add(reason)
+    _log.log(logging.WARNING if reason in (_TLS, _UNKNOWN) else logging.INFO, "%s", reason)
+
+
 def most_connections() -> int | None:
-    """Return how many connections this process takes by default, ``None`` for any number.
+    """Return how many connections may hold threads by default, ``None`` for any number.
 
     All threads but one in eight, and at least one; a server of one thread serves one connection,
     and nothing beside it.
     """
     threads = request_threads()
     return None if threads is None else max(1, threads - max(1, threads // KEPT))
+
+
+def most_descriptors() -> int:
+    """Return for how many connections this process has descriptors, whatever else it does."""
+    return max(1, _descriptors() * OURS // (PARTS * EACH))
+
+
+def _descriptors() -> int:
+    """Return how many descriptors this process may have."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
 class _Process:
@@ -66,6 +183,8 @@ class _Process:
     def forked(self) -> None:
         self.lock = threading.Lock()
         self.held = 0
+        self.detached = 0
+        self.told: set[str] = set()
 
 
 _process = _Process()
@@ -77,7 +196,7 @@ class ConnectionLimit:
     Args:
         name: who refuses, in the log.
         most: how many there may be; by default as many as ``most_connections`` of all routes of
-            the process together.
+            the process together, and ``MAX_CONNECTIONS`` of those that hold no thread.
     """
 
     def __init__(self, name: str, most: int | None) -> None:
@@ -85,47 +204,79 @@ class ConnectionLimit:
             raise ValueError(f"max_connections must be at least 1, not {most}")
         self._name = name
         self._most = most
-        self._told = False
+        self._told: set[str] = set()
         self.forked()
         fork.register(self)
 
     def forked(self) -> None:
         """Begin again: a forked child serves none of the connections."""
-        self._held = 0
+        self._count = 0
+
+    def tell(self) -> None:
+        """Log at start if gunicorn's process has too few descriptors for ``most`` connections."""
+        if self._most is None or _gunicorn_worker() is None or why_held() is not None:
+            return
+        if self._most > (most := most_descriptors()):
+            _log.warning(
+                "%s takes %d connections instead of max_connections=%d: %s",
+                self._name,
+                most,
+                self._most,
+                _RAISE_DESCRIPTORS,
+            )
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self, detached: bool = False, spare: int = 0) -> Iterator[bool]:
         """Count a connection as long as the block lasts.
+
+        Yields whether the client may only return to a connection that is counted: there are as
+        many as there may be, and it is one of ``spare`` more.
+
+        Args:
+            detached: it holds no thread of the server. There are at most as many of these as there
+                are descriptors for, whatever the limit.
+            spare: how many clients may return to a full server at once; as far as there are
+                descriptors.
 
         Raises:
             HandshakeError: with 503; there are as many as there may be.
         """
-        most = most_connections() if self._most is None else self._most
+        spare = min(spare, _descriptors() // PARTS)
         with _process.lock:
-            held = _process.held if self._most is None else self._held
-            full = most is not None and held >= most
+            most, count, why = self._limit_locked(detached)
+            beyond = -1 if most is None else count - most
+            full = beyond >= spare
             if not full:
-                _process.held += 1
-                self._held += 1
+                _process.detached += detached
+                _process.held += not detached
+                self._count += 1
         if full:
-            self._tell(held)
+            self._tell(count, why)
             raise HandshakeError(
-                f"{held} connections are open, as many as this server takes; try again later", 503
+                f"{count} connections are open, as many as this server takes; try again later", 503
             )
         try:
-            yield
+            yield beyond >= 0
         finally:
             with _process.lock:
-                _process.held -= 1
-                self._held -= 1
+                _process.detached -= detached
+                _process.held -= not detached
+                self._count -= 1
 
-    def _tell(self, held: int) -> None:
-        if self._told:
+    def _limit_locked(self, detached: bool) -> tuple[int | None, int, str]:
+        """Return the limit that applies, how many count for it, and what to do about it."""
+        if detached and _process.detached >= (most := most_descriptors()):
+            return most, _process.detached, _RAISE_DESCRIPTORS
+        if self._most is not None:
+            return self._most, self._count, _GIVE_MORE
+        if detached:
+            return MAX_CONNECTIONS, _process.detached, _GIVE_MORE
+        return most_connections(), _process.held, _GIVE_THREADS
+
+    def _tell(self, count: int, why: str) -> None:
+        if why in self._told:
             return
-        self._told = True
+        self._told.add(why)
         _log.warning(
-            "%s refuses further connections with 503: %d are open, and the other threads of the "
-            "server are for other requests; give it more threads, or the route max_connections=",
-            self._name,
-            held,
+            "%s refuses further connections with 503: %d are open, and %s", self._name, count, why
         )

@@ -11,7 +11,7 @@ from typing import Any
 from ..runtime.hints import how_to_install
 
 try:
-    from flask import Blueprint, Flask, Response, request
+    from flask import Blueprint, Flask, Response, copy_current_request_context, request
 except ImportError as error:
     raise ImportError(f"wsmux.flask needs Flask: {how_to_install('flask')}") from error
 
@@ -19,7 +19,15 @@ from ..exceptions import HandshakeError
 from ..handshake.http_request import refusal_headers
 from ..runtime.logs import logger
 
-__all__ = ["Blueprint", "Ended", "Flask", "Response", "refusal", "request"]
+__all__ = [
+    "Blueprint",
+    "Ended",
+    "Flask",
+    "Response",
+    "copy_current_request_context",
+    "refusal",
+    "request",
+]
 
 _log = logger("wsmux")
 

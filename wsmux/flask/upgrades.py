@@ -5,18 +5,42 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..config import Config
-from ..exceptions import HandshakeError
+from ..endpoints.acceptor import DRAIN
+from ..endpoints.shutdown_signals import Shutdown, shut_down_at_exit
+from ..exceptions import HandshakeError, NoThreadError
 from ..handshake.admission import Admission
-from ..handshake.websocket_server import accept
-from .request_threads import ConnectionLimit
+from ..handshake.request import Request
+from ..handshake.websocket_server import accept, leave_server, request_of
+from ..protocols.registry import is_resumable
+from ..runtime import fork
+from ..runtime.logs import logger
+from .detached_threads import DetachedThreads
+from .request_threads import ConnectionLimit, longest_stop, tell_why_held, why_held
 from .responses import Ended, Response, refusal, request
 
-__all__ = ["Upgrades"]
+__all__ = ["Upgraded", "Upgrades"]
 
-Wire = TypeVar("Wire", bound=str | None)
+_log = logger("wsmux")
+
+
+class Upgraded(NamedTuple):
+    """A request that has become a WebSocket.
+
+    Attributes:
+        socket: whoever serves it closes it.
+        wire: the one to speak, ``None`` for no subprotocol.
+        request: what the client asked for.
+        returns: the client may only return to a connection that is counted already.
+    """
+
+    socket: socket.socket
+    wire: Any
+    request: Request
+    returns: bool
 
 
 class Upgrades:
@@ -31,27 +55,81 @@ class Upgrades:
     def __init__(self, config: Config, name: str, max_connections: int | None) -> None:
         self._limit = ConnectionLimit(name, max_connections)
         self._admission = Admission(config, name, max_connections)
+        self._threads = DetachedThreads()
+        self.forked()
+        fork.register(self)
+
+    def forked(self) -> None:
+        """Begin again: a forked child has nothing to shut down when it exits."""
+        self._ends_at_exit = False
+
+    def tell(self) -> None:
+        """Log at start, as far as the server is known, what connections of these routes cost it."""
+        tell_why_held(why_held())
+        self._limit.tell()
+
+    def detaches(self) -> bool:
+        """Return whether the connection of this request may leave its thread; log if not, once."""
+        reason = why_held(request.environ)
+        tell_why_held(reason)
+        return reason is None
 
     def answer(
         self,
-        check: Callable[[dict[str, Any]], Wire],
-        serve: Callable[[socket.socket, Wire], object],
+        check: Callable[[dict[str, Any]], str | None],
+        serve: Callable[[Upgraded], object],
+        shutdown: Shutdown | None = None,
+        sessions: int = 0,
     ) -> Response:
-        """Answer the request of this thread, which is held until the connection has ended.
+        """Answer the request of this thread.
+
+        The thread is held until the connection has ended, unless there is a ``shutdown``: then the
+        connection is served in a thread of its own.
 
         Args:
             check: given the environ, returns the wire to speak, ``None`` for no subprotocol, or
                 raises the ``HandshakeError`` that refuses.
-            serve: is given the socket and the wire, and closes the socket.
+            serve: serves the connection until it has ended.
+            shutdown: ends the connections of these routes when the process exits.
+            sessions: how many connections clients may return to, each with another socket.
         """
         environ = request.environ
+        detached = shutdown is not None
         with ExitStack() as held:
             try:
                 wire = check(environ)
-                held.callback(self._admission.leave, self._admission.admit(environ))
-                held.enter_context(self._limit.held())
+                spare = sessions if detached and wire is not None and is_resumable(wire) else 0
+                guest = self._admission.admit(environ, spare)
+                held.callback(self._admission.leave, guest)
+                full = held.enter_context(self._limit.held(detached, spare))
                 accepted = accept(environ, wire)
             except HandshakeError as error:
                 return refusal(error)
-            serve(accepted.socket, wire)
-            return Ended(accepted.mode)
+            returns = full or guest.returns
+            upgraded = Upgraded(accepted.socket, wire, request_of(environ), returns)
+            serving = partial(_serve, held.pop_all(), serve, upgraded)
+        if shutdown is None or not self._detached(environ, serving, shutdown):
+            serving()
+        return Ended(accepted.mode)
+
+    def _detached(
+        self, environ: dict[str, Any], serving: Callable[[], object], shutdown: Shutdown
+    ) -> bool:
+        """Serve in a thread of ours; return false without a thread or descriptor for that."""
+        if not self._ends_at_exit:  # the server does not wait for what it does not know of
+            self._ends_at_exit = True
+            longest = longest_stop()
+            timeout = DRAIN if longest is None else longest
+            shut_down_at_exit(shutdown, timeout, longest, self._threads.join)
+        try:
+            leave_server(environ)
+            self._threads.start(serving, f"wsmux-route-{environ.get('REMOTE_PORT') or 'unix'}")
+        except (NoThreadError, OSError) as error:
+            _log.warning("a connection of %s holds its request's thread: %s", request.path, error)
+            return False
+        return True
+
+
+def _serve(held: ExitStack, serve: Callable[[Upgraded], object], upgraded: Upgraded) -> None:
+    with held:
+        serve(upgraded)

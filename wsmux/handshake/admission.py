@@ -196,13 +196,16 @@ class Admission:
 
     # Requests read by a WSGI server
 
-    def admit(self, environ: MutableMapping[str, Any]) -> Guest:
+    def admit(self, environ: MutableMapping[str, Any], spare: int = 0) -> Guest:
         """Count a connection whose request was read by a WSGI server.
+
+        Args:
+            spare: as in ``arrive``.
 
         Raises:
             HandshakeError: its address has too many, with 429.
         """
-        guest = self._arrive(str(environ.get("REMOTE_ADDR") or ""), opening=False)
+        guest = self._arrive(str(environ.get("REMOTE_ADDR") or ""), opening=False, spare=spare)
         try:
             self.settle(guest, environ)
         except BaseException:

@@ -17,6 +17,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import simple_websocket
@@ -35,6 +36,7 @@ __all__ = [
     "check_request",
     "check_upgrade",
     "is_upgrade",
+    "leave_server",
     "request_of",
 ]
 
@@ -276,6 +278,24 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
     if protocol == "js-ws":
         _await_first_bytes(sock)
     return Accepted(sock, server.mode)
+
+
+def leave_server(environ: Mapping[str, Any]) -> None:
+    """Let gunicorn end a request whose connection goes on over the socket of ``accept``.
+
+    Its own socket becomes one whose peer has gone. So it counts and closes that as it does any
+    other, and nothing it does reaches the client. Not for TLS, where OpenSSL goes on to use the
+    number of the descriptor.
+    """
+    os.dup2(_dead_socket(), environ["gunicorn.socket"].fileno(), inheritable=False)
+
+
+@cache
+def _dead_socket() -> int:
+    """Return the descriptor of a socket whose peer has gone; one for the life of the process."""
+    ours, peer = socket.socketpair()
+    peer.close()
+    return ours.detach()
 
 
 def _check_patched() -> None:

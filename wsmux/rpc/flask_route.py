@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
 from typing import Any, Unpack
 
 from ..config import Config
 from ..exceptions import HandshakeError
 from ..flask.responses import Flask, Response, refusal
-from ..flask.upgrades import Upgrades
+from ..flask.upgrades import Upgraded, Upgrades
 from ..handshake.origin import allowed_origins
 from .server import RpcHandler, Serving, check_river_upgrade, handler
 from .services import Service
@@ -26,9 +25,10 @@ def flask(
     origins: Iterable[str] | None = None,
     max_connections: int | None = None,
     config: Config | None = None,
+    detach: bool = True,
     **options: Unpack[Serving],
 ) -> RpcHandler:
-    """Serve procedures at a path of an application; each client occupies one request thread.
+    """Serve procedures at a path of an application.
 
     River has no subprotocol, so the path cannot be shared with other protocols. Call
     ``drain_on_sigterm()`` or ``shutdown()`` of the returned handler to end the sessions before the
@@ -40,11 +40,12 @@ def flask(
         services: the services to offer.
         endpoint: the Flask endpoint name; ``river`` and the path by default.
         origins: as in ``wsmux.serve``.
-        max_connections: maximum of simultaneous connections; further clients get 503, and retry. By
-            default, all routes of the process together take as many as leave gunicorn one in eight
-            of its threads, and at least one, for other requests.
+        max_connections: maximum of simultaneous connections; further clients get 503, and retry.
+            The default is that of ``wsmux.flask.Mux``.
         config: ``max_connections_per_address`` and ``trusted_proxies``; its other settings apply to
             streams only.
+        detach: give the thread of a client's request back to the server, where it allows that; see
+            ``wsmux.flask``. Elsewhere, and with false, each client holds one.
         options: see ``Serving``. With ``serve_schema``, a GET of the path returns the schema.
 
     Raises:
@@ -53,6 +54,8 @@ def flask(
     """
     pages = allowed_origins(origins)  # validate before anything is started
     upgrades = Upgrades(config or Config(), f"the route {path}", max_connections)
+    if detach:
+        upgrades.tell()
     made = handler(services, **options)
     name = endpoint or f"river {path}".replace(".", "_")
 
@@ -60,11 +63,12 @@ def flask(
         check_river_upgrade(environ, pages)
         made.check()
 
-    def serve(sock: socket.socket, wire: None) -> None:
-        made.serve_socket(sock, websocket=True)
+    def serve(upgraded: Upgraded) -> None:
+        made.serve_socket(upgraded.socket, websocket=True)
 
     def river() -> Response:
-        return upgrades.answer(check, serve)
+        detaches = detach and upgrades.detaches()
+        return upgrades.answer(check, serve, made.shutdown if detaches else None)
 
     def schema() -> Response:
         if made.schema_json is None:

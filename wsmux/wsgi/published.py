@@ -46,7 +46,11 @@ class Routes(Protocol):
     """An object that registers handlers for paths, such as ``wsmux.flask.Mux``."""
 
     def route(self, path: str, **options: Any) -> Callable[[Any], object]:
-        """Serve connections at a path with the decorated handler."""
+        """Serve connections at a path with the decorated handler, in a thread of its own.
+
+        Args:
+            options: ``endpoint``, and ``detach=True``: the server is to have its thread back.
+        """
 
 
 class _Refused(Exception):
@@ -101,7 +105,8 @@ class Published:
         self._lock = threading.Lock()
         self._publishers: list[Connection] = []
         if routes is not None:
-            routes.route(prefix or "/", endpoint=f"wsmux-published{prefix}")(self.take)
+            name = f"wsmux-published{prefix}"
+            routes.route(prefix or "/", endpoint=name, detach=True)(self.take)
 
     @property
     def publishers(self) -> int:

@@ -16,10 +16,10 @@ from wsmux.bus.federation.queue import QueuedMessage
 from wsmux.bus.federation.ranker import Ranker
 from wsmux.bus.federation.redis_queue import GROUP, STREAM, RedisFederationQueue
 from wsmux.bus.relay.queues import QueueUnavailable
-from wsmux.bus.relay.redis_client import redis_client
 from wsmux.bus.twins.records import Twin
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import request
+from wsmux.storage.redis_client import redis_client
 
 from ...helpers.bus.inside import queue_of
 from ...helpers.bus.posts import Posts

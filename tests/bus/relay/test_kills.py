@@ -11,10 +11,10 @@ import pytest
 
 from wsmux.bus.client import Client
 from wsmux.bus.errors import CallTimeout
-from wsmux.bus.relay.redis_client import redis_client
 from wsmux.bus.twins.records import twin_record
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import parse
+from wsmux.storage.redis_client import redis_client
 
 from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relay_process import RelayProcess

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import redis as library
 
-from wsmux.bus.relay import redis_client as redis_client_module
 from wsmux.bus.relay import redis_io
 from wsmux.bus.relay.queues import QueueUnavailable
-from wsmux.bus.relay.redis_client import redis_client
 from wsmux.bus.relay.redis_io import FIRST_PAUSE, LONGEST_PAUSE, RetryPause, parse_id
 from wsmux.bus.relay.redis_queues import EACH, FULL, RedisQueues
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
+from wsmux.storage import redis_client as redis_client_module
+from wsmux.storage.redis_client import redis_client
 
 from ...helpers.bus.captured import COMPUTED
 from ...helpers.bus.redis_server import RedisServer

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from wsmux.bus.relay.memory_queues import MemoryQueues
 from wsmux.bus.relay.queues import NameBounds, Put, QueueFull
-from wsmux.bus.relay.redis_client import run_together
 from wsmux.bus.relay.redis_rounds import acknowledge, add, give_back, renew, rounds_key, take
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
+from wsmux.storage.redis_client import run_together
 
 BOUNDS = NameBounds(of_twin=4, in_all=7)
 NEVER = 2**40

@@ -13,11 +13,11 @@ import pytest
 from wsmux.bus.client import Client
 from wsmux.bus.errors import NameTaken
 from wsmux.bus.relay import router
-from wsmux.bus.relay.redis_client import redis_client
 from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.relay.setup import serve_relay
 from wsmux.bus.wire.address import Address, put_address
 from wsmux.bus.wire.envelope import Kind, digest, kind_of, response
+from wsmux.storage.redis_client import redis_client
 
 from ...helpers.bus.redis_server import RedisServer, redis_server
 from ...helpers.bus.relays import DOMAIN, Node, Table, ask, fetch, get, identity, metric

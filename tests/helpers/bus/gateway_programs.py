@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Self
 
-from wsmux.bus.relay.redis_client import redis_client
+from wsmux.storage.redis_client import redis_client
 
 from ..timeouts import WAIT
 from .redis_server import RedisServer

@@ -15,7 +15,7 @@ from typing import Self
 import pytest
 import redis as library
 
-from wsmux.bus.relay.redis_client import FAILURES, redis_client
+from wsmux.storage.redis_client import FAILURES, redis_client
 
 from ..ports import free_port
 from ..programs import needs

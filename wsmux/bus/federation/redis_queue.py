@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
+from ...storage.redis_client import FAILURES, ResponseError, explain
 from ..relay.queues import QueueUnavailable
-from ..relay.redis_client import FAILURES, ResponseError, explain
 from ..relay.redis_io import RetryPause
 from .queue import FederationQueue, QueuedMessage
 

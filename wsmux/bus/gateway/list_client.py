@@ -24,9 +24,9 @@ from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
 from ...runtime.thread_pool import ThreadPool
 from ...runtime.threads import daemon_thread, start_thread
+from ...storage.redis_client import FAILURES, explain, redis_client
 from ..client import TIMEOUT, WORKERS
 from ..errors import E2E_FAILURE, EXPIRED, FAILED, BadMessage, BusError, CallTimeout, remote_error
-from ..relay.redis_client import FAILURES, explain, redis_client
 from ..services import Command, Function, ServiceRequest, check_command, decode, encode, sendable
 from ..session.identity_session import clock, life_until
 from ..wire.envelope import JSON_SCHEMA

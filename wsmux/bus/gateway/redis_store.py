@@ -29,8 +29,8 @@ from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
+from ...storage.redis_client import FAILURES, ResponseError, cause, explain, redis_client
 from ..errors import FAILED, BadMessage, BusError
-from ..relay.redis_client import FAILURES, ResponseError, cause, explain, redis_client
 from .backlog import Waiting, backlog_key, decode_backlog, encode_backlog
 from .queue_names import reply_queue
 

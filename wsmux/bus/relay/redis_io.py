@@ -18,7 +18,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread
-from .redis_client import FAILURES, ResponseError, cause, is_wrong_type, run_together
+from ...storage.redis_client import FAILURES, ResponseError, cause, is_wrong_type, run_together
 from .redis_rounds import acknowledge, is_rounds
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...runtime import clock
 from ...runtime.logs import logger
+from ...storage.redis_client import FAILURES, explain
 from ..errors import NAME_TAKEN, TOO_MANY
 from ..wire.names import Presence, Worker
 from .control import Refusal
 from .name_store import GRACE, MAX_NAMES, MAX_NAMES_OF_TWIN, MAX_WORKERS, NameStore, taken
 from .queues import QueueUnavailable
-from .redis_client import FAILURES, explain
 
 if TYPE_CHECKING:
     import redis

@@ -23,10 +23,10 @@ from ...config import MIB
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
+from ...storage.redis_client import FAILURES, cause, explain, is_wrong_type, run_together
 from ..wire.address import Address
 from ..wire.names import is_reserved
 from .queues import LIFE, MAX_QUEUED, Put, QueueUnavailable
-from .redis_client import FAILURES, cause, explain, is_wrong_type, run_together
 from .redis_io import FIELD, Report, RetryPause, parse_id, show_id
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
+from ...storage.redis_client import explain
 from ..wire.address import Address
 from .queues import DurableQueues, Mailbox, NameBounds, Put, QueuedEnvelope, SharedMailbox
-from .redis_client import explain
 from .redis_io import Id, Reader, Writer
 from .redis_puts import Added, Appender
 from .redis_shared import SharedMailboxes

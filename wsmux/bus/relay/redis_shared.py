@@ -28,9 +28,9 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread, start_thread
+from ...storage.redis_client import FAILURES, is_wrong_type, run_together
 from ..wire.address import Address
 from .queues import NameBounds, Put, QueuedEnvelope, SharedMailbox
-from .redis_client import FAILURES, is_wrong_type, run_together
 from .redis_io import COUNT, Report, RetryPause, Writer
 from .redis_rounds import BELL, NAME, RINGER, add, give_back, renew, rounds_key, take
 

@@ -33,9 +33,9 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
 from ...runtime.threads import daemon_thread
+from ...storage.redis_client import FAILURES, explain
 from ..wire.topics import MAX_ANSWER, START, Batch, Position, parse_position
 from .queues import QueueUnavailable
-from .redis_client import FAILURES, explain
 from .redis_io import FIELD, RetryPause
 from .topic_log import OVERHEAD, REMEMBERED, Retention
 from .topic_store import (

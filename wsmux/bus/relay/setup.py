@@ -158,8 +158,8 @@ def _stores(
     """Return the queues for sessions, that for other relays, claims of names, and topics."""
     if redis is None:
         return MemoryQueues(), MemoryFederationQueue(), MemoryNames(), MemoryTopics(retention)
+    from ...storage.redis_client import redis_client  # not needed for memory
     from ..federation.redis_queue import RedisFederationQueue
-    from .redis_client import redis_client  # not needed for memory
     from .redis_names import RedisNames
     from .redis_queues import RedisQueues
     from .redis_topics import RedisTopics

@@ -1,4 +1,4 @@
-"""Connect to Redis for the bus: bounded connections and timeouts, and no retries in the client."""
+"""Connect to Redis: bounded connections and timeouts, and no retries in the client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ...runtime.hints import how_to_install
+from ..runtime.hints import how_to_install
 
 try:
     import redis
@@ -15,7 +15,7 @@ try:
     from redis.exceptions import NoScriptError, ResponseError
     from redis.retry import Retry
 except ImportError as error:
-    raise ImportError(f"wsmux.bus needs redis: {how_to_install('bus')}") from error
+    raise ImportError(f"Redis needs its client: {how_to_install('bus')}, or [cluster]") from error
 
 __all__ = [
     "FAILURES",

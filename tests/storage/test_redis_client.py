@@ -8,8 +8,8 @@ import sys
 import pytest
 import redis as library
 
-from wsmux.bus.relay import redis_client as module
-from wsmux.bus.relay.redis_client import (
+from wsmux.storage import redis_client as module
+from wsmux.storage.redis_client import (
     FAILURES,
     cause,
     explain,
@@ -18,7 +18,7 @@ from wsmux.bus.relay.redis_client import (
     run_together,
 )
 
-from ...helpers.bus.redis_server import RedisServer
+from ..helpers.bus.redis_server import RedisServer
 
 
 @pytest.mark.parametrize("url", ["", "localhost:6379", "http://localhost", "redis:/x", "6379"])
@@ -70,9 +70,9 @@ def test_other_errors_are_no_wrong_type(error: Exception) -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    monkeypatch.delitem(sys.modules, "wsmux.bus.relay.redis_client")
+    monkeypatch.delitem(sys.modules, "wsmux.storage.redis_client")
     with pytest.raises(ImportError, match=r"wsmux-streams\[bus\]"):
-        importlib.import_module("wsmux.bus.relay.redis_client")
+        importlib.import_module("wsmux.storage.redis_client")
 
 
 def test_a_script_is_sent_once_and_each_command_has_its_result(server: RedisServer) -> None:

@@ -1,0 +1,414 @@
+"""Names, streams and topics of a cluster: of one process, on one host, and as between hosts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import wsmux
+from wsmux.cluster import Cluster, ClusterError, NotConnected, Presence, TopicGap, Unreachable
+from wsmux.cluster import members as members_module
+from wsmux.exceptions import ConcurrencyError, StreamReset
+
+from ..helpers.bus.redis_server import RedisServer
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for
+from .conftest import KEY, Pairs
+
+Nodes = tuple[Cluster, Cluster]
+
+
+def names(found: list[Presence]) -> list[str]:
+    return sorted(each.name for each in found)
+
+
+@pytest.fixture
+def accepted() -> Iterator[ExitStack]:
+    with ExitStack() as streams:
+        yield streams
+
+
+# Names
+
+
+def test_who_has_joined_is_found_until_it_leaves(nodes: Nodes, pairs: Pairs) -> None:
+    one, two = nodes
+    _, connection = pairs()
+    with one.member(connection, "user:1", "user:2", "admin"):
+        for node in nodes:
+            assert names(node.who()) == ["admin", "user:1", "user:2"]
+            assert names(node.who("user:*")) == ["user:1", "user:2"]
+            assert names(node.who("user:1")) == ["user:1"]
+            assert names(node.who("user")) == names(node.who("x*")) == []
+            assert len(node.who(most=2)) == 2
+        (found,) = two.who("admin")
+        assert found.node == one.node
+    assert one.who() == two.who() == []
+
+
+def test_several_connections_may_have_one_name(nodes: Nodes, pairs: Pairs) -> None:
+    one, two = nodes
+    (_, first), (_, second) = pairs(), pairs()
+    presence = one.join(first, "user:1")
+    two.join(second, "user:1")
+    assert len(one.who("user:1")) == 2
+    one.leave(presence)
+    one.leave(presence)
+    assert len(one.who("user:1")) == 1
+
+
+def test_a_connection_that_has_ended_is_no_longer_found(
+    nodes: Nodes, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = nodes
+    client, connection = pairs()
+    one.join(connection, "user:1")
+    client.close()
+    wait_for(lambda: connection.closed)
+    with pytest.raises(NotConnected):
+        two.open_stream("user:1")
+
+
+def test_names_and_their_number_are_bounded(
+    nodes: Nodes, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = nodes
+    _, connection = pairs()
+    for call in (one.who, one.open_stream):
+        with pytest.raises(ValueError, match="1 to 256 bytes"):
+            call("x" * 257)
+    with pytest.raises(ValueError, match="cannot end with"):
+        one.join(connection, "user:*")
+    monkeypatch.setattr(members_module, "MAX_OF_NAME", 1)
+    one.join(connection, "user:1")
+    with pytest.raises(ClusterError, match="1 of them as 'user:1'"):
+        one.join(connection, "user:1")
+    monkeypatch.setattr(members_module, "MAX_MEMBERS", 2)
+    with (
+        pytest.raises(ClusterError, match="2 connections of this process"),
+        one.member(connection, "user:2", "user:3"),
+    ):
+        pytest.fail("it has joined")
+    assert names(two.who()) == ["user:1"]
+
+
+# Streams
+
+
+def write_all(stream: wsmux.Stream, data: bytes) -> None:
+    stream.write(data)
+    stream.close_write()
+
+
+def test_a_stream_reaches_whoever_has_the_name(
+    nodes: Nodes, pairs: Pairs, accepted: ExitStack
+) -> None:
+    one, two = nodes
+    client, connection = pairs()
+    one.join(connection, "user:1")
+    for opening in (two, one):
+        ours = accepted.enter_context(opening.open_stream("user:1", header=b"a header"))
+        theirs = accepted.enter_context(client.accept_stream(WAIT))
+        ours.timeout = theirs.timeout = WAIT
+        writing = threading.Thread(target=write_all, args=(ours, b"x" * 3_000_000))
+        writing.start()
+        assert theirs.read(8) == b"a header"
+        assert theirs.readall() == b"x" * 3_000_000
+        writing.join()
+        theirs.write(b"an answer")
+        theirs.close_write()
+        assert ours.readall() == b"an answer"
+
+
+def test_one_connection_of_several_is_chosen(
+    nodes: Nodes, pairs: Pairs, accepted: ExitStack
+) -> None:
+    one, two = nodes
+    clients = []
+    for _ in range(3):
+        client, connection = pairs()
+        one.join(connection, "user:1")
+        clients.append(client)
+    found = sorted(two.who("user:1"), key=lambda each: int(each.id))
+    for presence, client in zip(found, clients, strict=True):
+        accepted.enter_context(two.open_stream(presence, header=b"x"))
+        assert accepted.enter_context(client.accept_stream(WAIT)).read(1) == b"x"
+    gone = found[0]._replace(id="99")
+    with pytest.raises(NotConnected):
+        two.open_stream(gone)
+
+
+def test_a_reset_reaches_the_far_end(nodes: Nodes, pairs: Pairs, accepted: ExitStack) -> None:
+    one, two = nodes
+    client, connection = pairs()
+    one.join(connection, "user:1")
+    for back in (False, True):
+        ours = accepted.enter_context(two.open_stream("user:1"))
+        theirs = accepted.enter_context(client.accept_stream(WAIT))
+        ours.timeout = theirs.timeout = WAIT
+        resetting, other = (theirs, ours) if back else (ours, theirs)
+        resetting.reset(77)
+        with pytest.raises(StreamReset) as caught:
+            other.read(1)
+        assert caught.value.code == 77
+
+
+def test_the_end_of_a_connection_ends_its_streams_at_the_far_end(
+    nodes: Nodes, pairs: Pairs, accepted: ExitStack
+) -> None:
+    one, two = nodes
+    client, connection = pairs()
+    other, second = pairs()
+    one.join(connection, "user:1")
+    one.join(second, "user:2")
+    lost = accepted.enter_context(two.open_stream("user:1"))
+    kept = accepted.enter_context(two.open_stream("user:2"))
+    theirs = accepted.enter_context(client.accept_stream(WAIT))
+    theirs.write(b"the last words")
+    lost.timeout = kept.timeout = WAIT
+    assert lost.fill(bytearray(14)) == 14
+    client.abort()
+    with pytest.raises((StreamReset, wsmux.ConnectionClosed)):
+        lost.read(1)
+    kept.write(b"still here")
+    assert accepted.enter_context(other.accept_stream(WAIT)).read(100) == b"still here"
+
+
+def test_whoever_does_not_read_holds_back_the_writer_and_nobody_else(
+    nodes: Nodes, pairs: Pairs, accepted: ExitStack
+) -> None:
+    one, two = nodes
+    client, connection = pairs()
+    one.join(connection, "user:1")
+    slow = accepted.enter_context(two.open_stream("user:1"))
+    unread = accepted.enter_context(client.accept_stream(WAIT))
+    slow.timeout = 0.2
+    with pytest.raises(wsmux.WriteTimeout) as caught:
+        slow.write(bytes(64 << 20))
+    assert caught.value.bytes_written < 16 << 20
+    quick = accepted.enter_context(two.open_stream("user:1", header=b"quick"))
+    assert accepted.enter_context(client.accept_stream(WAIT)).read(5) == b"quick"
+    quick.close()
+    slow.timeout = WAIT
+    slow.close_write()
+    unread.timeout = WAIT
+    assert len(unread.readall()) == caught.value.bytes_written
+
+
+def test_nobody_has_the_name(nodes: Nodes) -> None:
+    with pytest.raises(NotConnected, match="nobody has joined as 'user:1'"):
+        nodes[1].open_stream("user:1")
+
+
+def test_two_streams_are_joined(nodes: Nodes, pairs: Pairs, accepted: ExitStack) -> None:
+    one, two = nodes
+    (alice, first), (bob, second) = pairs(), pairs()
+    one.join(second, "bob")
+    asking = accepted.enter_context(alice.open_stream())
+    asking.write(b"bob\n")
+    incoming = first.accept_stream(WAIT)
+    assert incoming.read(4) == b"bob\n"
+    two.relay(incoming, two.open_stream("bob"))
+    asking.timeout = WAIT
+    asking.write(b"hello bob")
+    answering = accepted.enter_context(bob.accept_stream(WAIT))
+    assert answering.read(100) == b"hello bob"
+    answering.write(b"hello alice")
+    answering.close()
+    assert asking.readall() == b"hello alice"
+
+
+def test_many_threads_open_streams_to_many_connections(nodes: Nodes, pairs: Pairs) -> None:
+    clients: dict[str, wsmux.Connection] = {}
+    for number in range(8):
+        client, connection = pairs()
+        nodes[number % 2].join(connection, f"user:{number}")
+        clients[f"user:{number}"] = client
+    failed: list[BaseException] = []
+
+    def talk(node: Cluster, name: str) -> None:
+        try:
+            for turn in range(5):
+                with node.open_stream(name, header=f"{name} {turn}\n".encode()) as stream:
+                    stream.timeout = WAIT
+                    stream.close_write()
+                    assert stream.readall() == f"{name} {turn}\n".encode()
+        except BaseException as error:
+            failed.append(error)
+
+    def echo(client: wsmux.Connection) -> None:
+        for _ in range(10):
+            with client.accept_stream(WAIT) as stream:
+                stream.timeout = WAIT
+                stream.write(stream.readall())
+
+    threads = [threading.Thread(target=echo, args=(each,)) for each in clients.values()]
+    threads += [
+        threading.Thread(target=talk, args=(node, name)) for node in nodes for name in clients
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert failed == []
+
+
+# Topics
+
+
+def test_a_message_reaches_all_subscriptions(nodes: Nodes) -> None:
+    one, two = nodes
+    one.publish("news", b"too early")
+    with one.subscribe("news") as first, two.subscribe("news") as second:
+        for number in range(3):
+            position = two.publish("news", b"%d" % number)
+            for each in (first, second):
+                message = each.read(WAIT)
+                assert message == ("news", position, b"%d" % number)
+                assert each.position == position
+        with pytest.raises(TimeoutError):
+            first.read(0)
+
+
+def test_a_subscription_begins_where_it_is_told(nodes: Nodes) -> None:
+    one, two = nodes
+    positions = [one.publish("news", b"%d" % number) for number in range(4)]
+    with two.subscribe("news", since="oldest") as all_of_them:
+        assert all_of_them.position is None
+        assert [all_of_them.read(WAIT).data for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+    with two.subscribe("news", since=str(positions[1])) as some:
+        assert [some.read(WAIT).position for _ in range(2)] == positions[2:]
+    with two.subscribe("later", since="oldest") as later:
+        one.publish("later", b"first")
+        assert later.read(WAIT).data == b"first"
+
+
+def test_a_reader_waits_for_a_message(nodes: Nodes) -> None:
+    one, two = nodes
+    found: list[Any] = []
+    with two.subscribe("news") as subscription:
+        reading = threading.Thread(target=lambda: found.append(subscription.read(WAIT)))
+        reading.start()
+        one.publish("news", b"at last")
+        reading.join(WAIT)
+    assert [each.data for each in found] == [b"at last"]
+
+
+def test_closing_ends_a_waiting_reader(nodes: Nodes) -> None:
+    subscription = nodes[0].subscribe("news")
+    found: list[Any] = []
+    reading = threading.Thread(target=lambda: found.extend(subscription))
+    reading.start()
+    wait_for(lambda: _is_read(subscription))
+    subscription.close()
+    reading.join(WAIT)
+    assert not reading.is_alive()
+    assert found == []
+    with pytest.raises(ValueError, match="is closed"):
+        subscription.read(0)
+
+
+def _is_read(subscription: Any) -> bool:
+    try:
+        subscription.read(0)
+    except ConcurrencyError:
+        return True
+    except TimeoutError:
+        return False
+    pytest.fail("a message came")
+
+
+def test_dropped_messages_are_told(nodes: Nodes, namespace: str) -> None:
+    one, two = nodes
+    first = one.publish("news", b"0")
+    for number in range(1, 10_050):
+        one.publish("news", b"%d" % number)
+    with two.subscribe("news", since=first) as subscription:
+        with pytest.raises(TopicGap) as caught:
+            subscription.read(WAIT)
+        assert caught.value.count == 49
+        assert subscription.read(WAIT).data == b"50"
+
+
+def test_what_cannot_be_published_is_refused(nodes: Nodes) -> None:
+    one, _ = nodes
+    with pytest.raises(TypeError, match="must be bytes, not str"):
+        one.publish("news", "text")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at most 1048576 bytes, not 1048577"):
+        one.publish("news", bytes((1 << 20) + 1))
+    with pytest.raises(ValueError, match="a topic"):
+        one.publish("", b"")
+    with pytest.raises(ValueError, match="'new', 'oldest' or a position"):
+        one.subscribe("news", since="yesterday")
+
+
+# Coming and going
+
+
+def test_whoever_has_left_is_of_no_use(nodes: Nodes, pairs: Pairs) -> None:
+    one, two = nodes
+    _, connection = pairs()
+    with one.member(connection, "user:1"):
+        one.close()
+    for call in (one.who, lambda: one.open_stream("user:1"), lambda: one.publish("t", b"")):
+        with pytest.raises(ValueError, match="was left"):
+            call()
+    if two is not one:
+        assert two.who() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"url": "http://localhost"}, "scheme"),
+        ({"namespace": ""}, "namespace has 1 to 256 bytes"),
+        ({"listen": "127.0.0.1:0"}, "listen= needs key="),
+        ({"listen": "127.0.0.1", "key": KEY}, "listen must be host:port"),
+        ({"listen": "a:b", "key": KEY}, "listen must be host:port"),
+        ({"key": "short"}, "at least 16 bytes"),
+        ({"lease": 0.5}, "lease must be 1 to 3600 seconds"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Cluster(**options)
+
+
+def test_its_text_has_no_password() -> None:
+    assert repr(Cluster("redis://user:secret@host:1/2")) == "<Cluster default of host:1/2>"
+    assert repr(Cluster()) == "<Cluster default of this process>"
+
+
+def test_namespaces_do_not_know_each_other(server: RedisServer, pairs: Pairs) -> None:
+    _, connection = pairs()
+    with Cluster(server.url, namespace="a") as one, Cluster(server.url, namespace="b") as two:
+        one.join(connection, "user:1")
+        assert two.who() == []
+        with pytest.raises(NotConnected):
+            two.open_stream("user:1")
+
+
+def test_a_node_of_another_host_needs_an_address_and_a_key(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = iter(["one", "two", "three", "four"])
+    monkeypatch.setattr("wsmux.cluster.cluster.host_id", lambda: next(hosts))
+    _, connection = pairs()
+    with (
+        Cluster(server.url, namespace=namespace) as silent,
+        Cluster(server.url, namespace=namespace, key=KEY, listen="127.0.0.1:0") as listening,
+        Cluster(server.url, namespace=namespace) as keyless,
+        Cluster(server.url, namespace=namespace, key=f"another {KEY}") as stranger,
+    ):
+        silent.join(connection, "user:1")
+        listening.join(connection, "user:2")
+        with pytest.raises(Unreachable, match="give it listen="):
+            keyless.open_stream("user:1")
+        with pytest.raises(Unreachable, match="no key= to show"):
+            keyless.open_stream("user:2")
+        with pytest.raises(NotConnected, match="nobody has joined"):  # it believes no record
+            stranger.open_stream("user:2")

@@ -1,0 +1,165 @@
+"""What a node does with what other processes send it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wsmux
+from wsmux.cluster import Cluster, NotConnected, Unreachable
+from wsmux.cluster import links as links_module
+from wsmux.cluster.records import Node, link_token
+
+from ..helpers.bus.redis_server import RedisServer
+from ..helpers.timeouts import WAIT
+from .conftest import KEY, Pairs
+
+
+@pytest.fixture
+def cluster(server: RedisServer, namespace: str) -> Iterator[Cluster]:
+    with Cluster(server.url, namespace=namespace, key=KEY, listen="127.0.0.1:0") as node:
+        yield node
+
+
+@pytest.fixture
+def node(server: RedisServer, namespace: str, cluster: Cluster, pairs: Pairs) -> Node:
+    """Return what the cluster has said of itself in Redis."""
+    cluster.join(pairs()[0], "somebody")  # so that it has announced itself
+    with server.client() as client:
+        record = client.get(f"wsmux:cluster:{namespace}:node:{cluster.node}")
+    assert isinstance(record, bytes)
+    fields = json.loads(record)
+    return Node(*(fields[name] for name in Node._fields))
+
+
+@pytest.fixture
+def link(node: Node) -> Iterator[wsmux.Connection]:
+    """Return a link to the node, as another one has it."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(node.path)
+    with wsmux.from_socket(sock, role="client") as connection:
+        yield connection
+
+
+def message(fields: Any) -> bytes:
+    data = json.dumps(fields).encode()
+    return struct.pack(">I", len(data)) + data
+
+
+def answer(link: wsmux.Connection, sent: bytes) -> Any:
+    """Return the answer to a request, ``None`` if the stream is reset."""
+    with link.open_stream() as stream:
+        stream.timeout = WAIT
+        try:
+            stream.write(sent)
+            return json.loads(stream.read()[4:])
+        except wsmux.StreamReset:
+            return None
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        struct.pack(">I", 4097),
+        struct.pack(">I", 2**32 - 1),
+        message([]),
+        message({}),
+        message({"v": 2}),
+        struct.pack(">I", 3) + b"{{{",
+        struct.pack(">I", 1) + b"\xff",
+    ],
+)
+def test_what_is_no_request_is_reset(link: wsmux.Connection, sent: bytes) -> None:
+    assert answer(link, sent) is None
+    assert link.ping(timeout=WAIT) > 0
+
+
+def test_a_request_that_does_not_come_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, link: wsmux.Connection
+) -> None:
+    monkeypatch.setattr(links_module, "ANSWER_TIME", 0.05)
+    assert answer(link, b"\x00") is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"node": "another", "name": "user:1", "member": "1"},
+        {"name": "user:1", "member": "1"},
+        {"name": 5, "member": None},
+    ],
+)
+def test_a_request_for_nobody_is_answered(link: wsmux.Connection, fields: dict[str, Any]) -> None:
+    told = answer(link, message({"v": 1} | fields))
+    assert told["error"] == "not-connected"
+
+
+def test_requests_beyond_the_bound_are_reset(
+    monkeypatch: pytest.MonkeyPatch, link: wsmux.Connection
+) -> None:
+    monkeypatch.setattr(links_module, "MAX_WAITING", 0)
+    assert answer(link, message({"v": 1})) is None
+
+
+def test_the_socket_is_for_this_user_alone(node: Node) -> None:
+    folder = Path(node.path).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_uid == os.getuid()
+
+
+def test_a_folder_that_others_can_open_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(links_module.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = tmp_path / f"wsmux-cluster-{os.getuid()}"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(PermissionError, match="only this user can access"):
+        links_module.socket_folder()
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer x", f"Bearer {link_token(b'another key 1234', 'a', 'b', 1e9)}"],
+)
+def test_a_stranger_is_refused_at_the_door(node: Node, authorization: str) -> None:
+    headers = {"Authorization": authorization} if authorization else {}
+    with pytest.raises(wsmux.HandshakeError) as caught:
+        wsmux.connect(node.url, headers=headers)
+    assert caught.value.status == 401
+
+
+def test_a_client_that_takes_no_streams_is_unreachable(
+    server: RedisServer, namespace: str, cluster: Cluster, pairs: Pairs
+) -> None:
+    client, connection = pairs()
+    cluster.join(connection, "user:1")
+    client.go_away()
+    with Cluster(server.url, namespace=namespace, key=KEY) as other, pytest.raises(NotConnected):
+        _until_gone(other)
+
+
+def _until_gone(other: Cluster) -> None:
+    """Open streams until the client's word has reached the node."""
+    for _ in range(1000):
+        other.open_stream("user:1", timeout=WAIT).close()
+
+
+def test_a_node_without_a_socket_is_unreachable(
+    server: RedisServer, namespace: str, cluster: Cluster, pairs: Pairs, node: Node
+) -> None:
+    _, connection = pairs()
+    cluster.join(connection, "user:1")
+    os.unlink(node.path)
+    with (
+        Cluster(server.url, namespace=namespace, key=KEY) as other,
+        pytest.raises(Unreachable, match="No such file"),
+    ):
+        other.open_stream("user:1")

@@ -1,0 +1,229 @@
+"""Processes that die, fork, or lose their Redis."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wsmux.cluster import Cluster, NotConnected, TopicGap, Unreachable
+from wsmux.cluster import directory as directory_module
+
+from ..helpers.bus.redis_server import RedisServer
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for_value
+from .conftest import Pairs
+
+# Seconds of a lease: so short that a test can wait for its end.
+LEASE = 1.0
+
+# A node with a client of its own, whose names are arguments, that answers each stream.
+NODE = """
+import sys, wsmux
+from wsmux.cluster import Cluster
+client, connection = wsmux.pair()
+cluster = Cluster(sys.argv[1], namespace=sys.argv[2], lease=float(sys.argv[3]))
+for name in sys.argv[4:]:
+    cluster.join(connection, name)
+print(cluster.node, flush=True)
+for stream in client:
+    stream.write(stream.read(100))
+    stream.close()
+"""
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """Run a Redis that the test may kill."""
+    with RedisServer(tmp_path) as server:
+        yield server
+
+
+def start_node(
+    url: str, namespace: str, *names: str, lease: float = LEASE
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", NODE, url, namespace, str(lease), *names]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    return process
+
+
+def count(cluster: Cluster, pattern: str = "*") -> int:
+    return len(cluster.who(pattern))
+
+
+def asked(cluster: Cluster, name: str) -> bytes:
+    with cluster.open_stream(name, header=b"ping", timeout=WAIT) as stream:
+        stream.timeout = WAIT
+        return stream.read(100)
+
+
+def test_the_names_of_a_killed_process_end_with_its_lease(
+    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "STEP", 2)
+    many = [f"user:{number}" for number in range(7)]
+    with Cluster(server.url, namespace=namespace, lease=LEASE) as cluster:
+        process = start_node(server.url, namespace, *many)
+        try:
+            assert count(cluster) == 7
+            assert asked(cluster, "user:3") == b"ping"
+        finally:
+            process.kill()
+            process.communicate()
+        with pytest.raises((Unreachable, NotConnected)):
+            cluster.open_stream("user:3", timeout=WAIT)
+        wait_for_value(lambda: count(cluster), 0)
+        with server.client() as client:  # nothing is left but what this node has
+            wait_for_value(
+                lambda: sorted(
+                    key.decode().rpartition(namespace)[2]
+                    for key in client.scan_iter(f"wsmux:cluster:{namespace}:*")
+                ),
+                [f":node:{cluster.node}", ":nodes"],
+            )
+
+
+def test_a_successor_is_not_taken_for_a_killed_process(server: RedisServer, namespace: str) -> None:
+    with Cluster(server.url, namespace=namespace) as cluster:
+        old = start_node(server.url, namespace, "user:1", lease=60.0)
+        old.kill()
+        old.communicate()
+        new = start_node(server.url, namespace, "user:1")
+        try:
+            assert len(cluster.who("user:1")) == 2  # until the lease of the old one ends
+            assert asked(cluster, "user:1") == b"ping"
+        finally:
+            new.kill()
+            new.communicate()
+
+
+def test_a_node_whose_lease_has_ended_says_again_who_has_joined(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    with (
+        Cluster(server.url, namespace=namespace, lease=LEASE) as one,
+        Cluster(server.url, namespace=namespace, lease=LEASE) as two,
+    ):
+        _, connection = pairs()
+        one.join(connection, "user:1")
+        with server.client() as client:
+            client.flushall()
+            wait_for_value(lambda: count(two), 1)
+            client.flushall()
+            one.join(connection, "user:2")  # at once, also without a lease
+            assert count(two) == 2
+
+
+def test_a_connection_that_ends_is_forgotten_without_leaving(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    with Cluster(server.url, namespace=namespace, lease=LEASE) as cluster:
+        client, connection = pairs()
+        cluster.join(connection, "user:1")
+        client.close()
+        wait_for_value(lambda: count(cluster), 0)
+
+
+def test_without_redis_names_of_this_process_are_found_and_the_rest_is_said_later(
+    own_redis: RedisServer, pairs: Pairs
+) -> None:
+    with Cluster(own_redis.url, lease=LEASE) as one, Cluster(own_redis.url, lease=LEASE) as two:
+        client, connection = pairs()
+        presence = one.join(connection, "before")
+        going_on = two.open_stream("before")
+        theirs = client.accept_stream(WAIT)
+        own_redis.kill()
+        one.join(connection, "meanwhile")
+        one.leave(presence)
+        with one.open_stream("meanwhile", header=b"x") as stream:
+            assert client.accept_stream(WAIT).read(1) == b"x"
+            stream.close()
+        for call in (
+            lambda: two.open_stream("meanwhile"),
+            two.who,
+            lambda: two.publish("t", b""),
+            lambda: two.subscribe("t"),
+        ):
+            with pytest.raises(Unreachable, match="Redis failed"):
+                call()
+        going_on.write(b"bytes do not need Redis")
+        assert theirs.read(100) == b"bytes do not need Redis"
+        own_redis.start()
+        wait_for_value(lambda: [each.name for each in _who(two)], ["meanwhile"])
+
+
+def _who(cluster: Cluster) -> list[object]:
+    try:
+        return list(cluster.who())
+    except Unreachable:
+        return []
+
+
+def test_a_subscription_goes_on_when_redis_is_back(own_redis: RedisServer) -> None:
+    with Cluster(own_redis.url, lease=LEASE) as one, Cluster(own_redis.url, lease=LEASE) as two:
+        one.publish("news", b"before")
+        with two.subscribe("news", since="oldest") as subscription:
+            assert subscription.read(WAIT).data == b"before"
+            own_redis.kill()
+            with pytest.raises(TimeoutError):
+                subscription.read(0.1)
+            own_redis.start()
+            position = one.publish("news", b"after")
+            # This Redis had written nothing to disk, so the topic is another one, and says so.
+            with pytest.raises(TopicGap, match="was begun again"):
+                subscription.read(WAIT)
+            assert subscription.read(WAIT) == ("news", position, b"after")
+
+
+def test_a_redis_that_stands_still_is_waited_for(own_redis: RedisServer, pairs: Pairs) -> None:
+    with Cluster(own_redis.url, lease=60.0) as one, Cluster(own_redis.url, lease=60.0) as two:
+        _, connection = pairs()
+        assert one.node != two.node
+        own_redis.hold(1.0)
+        one.join(connection, "user:1")
+        assert count(two) == 1
+
+
+def test_a_forked_child_is_another_node(server: RedisServer, namespace: str, pairs: Pairs) -> None:
+    with Cluster(server.url, namespace=namespace) as cluster:
+        _, connection = pairs()
+        cluster.join(connection, "user:1")
+        parent = cluster.node
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.write(writing, f"{cluster.node} {len(cluster.who())}".encode())
+                cluster.close()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            node, found = told.read().split()
+        os.waitpid(child, 0)
+        assert node != parent
+        assert found == "1"
+        assert cluster.node == parent
+        assert count(cluster) == 1
+
+
+def test_a_node_that_stands_still_is_given_up_in_time(server: RedisServer, namespace: str) -> None:
+    with Cluster(server.url, namespace=namespace) as cluster:
+        process = start_node(server.url, namespace, "user:1", lease=60.0)
+        try:
+            assert asked(cluster, "user:1") == b"ping"
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(Unreachable, match="gave no answer"):
+                cluster.open_stream("user:1", timeout=0.2)
+            process.send_signal(signal.SIGCONT)
+            assert asked(cluster, "user:1") == b"ping"
+        finally:
+            process.kill()
+            process.communicate()

@@ -1,0 +1,130 @@
+"""Where topics are kept: in memory and in Redis, by the same rules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from wsmux.cluster import ClusterError, Position, Retention
+from wsmux.cluster import redis_topics as redis_topics_module
+from wsmux.cluster import topics as topics_module
+from wsmux.cluster.positions import NOTHING
+from wsmux.cluster.redis_topics import RedisTopics
+from wsmux.cluster.topics import MemoryTopics, TopicStore
+from wsmux.runtime.deadline import Deadline
+
+from ..helpers.bus.redis_server import RedisServer
+from ..helpers.timeouts import WAIT
+
+MakeStore = Callable[[Retention], TopicStore]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_store(request: pytest.FixtureRequest, namespace: str) -> Iterator[MakeStore]:
+    made: list[TopicStore] = []
+
+    def memory(retention: Retention) -> TopicStore:
+        made.append(MemoryTopics(retention))
+        return made[-1]
+
+    if request.param == "memory":
+        yield memory
+        return
+    server: RedisServer = request.getfixturevalue("server")
+    with server.client() as client:
+
+        def redis(retention: Retention) -> TopicStore:
+            made.append(RedisTopics(client, namespace, retention))
+            return made[-1]
+
+        yield redis
+        for each in made:
+            each.close()
+
+
+def test_messages_come_back_in_order(make_store: MakeStore) -> None:
+    store = make_store(Retention())
+    assert store.read("t", None) == (NOTHING, (), NOTHING)
+    assert store.read("t", NOTHING) == (NOTHING, (), NOTHING)
+    positions = [store.append("t", b"%d" % number) for number in range(3)]
+    assert [each.number for each in positions] == [1, 2, 3]
+    kept = [(position, b"%d" % number) for number, position in enumerate(positions)]
+    for after, expected in [(NOTHING, kept), *((each, kept[each.number :]) for each in positions)]:
+        batch = store.read("t", after)
+        assert list(batch.messages) == expected
+        assert (batch.last, batch.oldest) == (positions[-1], positions[0])
+    batch = store.read("t", None)
+    assert (batch.last, list(batch.messages), batch.oldest) == (positions[2], [], positions[0])
+
+
+@pytest.mark.parametrize(
+    ("retention", "kept"),
+    [
+        (Retention(messages=3), [7, 8, 9]),
+        (Retention(size=25), [8, 9]),
+        (Retention(size=5), [9]),  # one message is kept in any case
+    ],
+)
+def test_the_oldest_are_dropped(
+    make_store: MakeStore, retention: Retention, kept: list[int]
+) -> None:
+    store = make_store(retention)
+    positions = [store.append("t", b"%010d" % number) for number in range(10)]
+    batch = store.read("t", positions[0])
+    assert [int(data) for _, data in batch.messages] == kept
+    assert batch.oldest == positions[kept[0]]
+
+
+def test_a_read_is_bounded(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (topics_module, redis_topics_module):
+        monkeypatch.setattr(each, "READ_MESSAGES", 3)
+        monkeypatch.setattr(each, "READ_SIZE", 100)
+    store = make_store(Retention())
+    for size in (60, 60, 300, 1, 1, 1, 1):
+        store.append("t", bytes(size))
+    sizes, after = [], NOTHING
+    while messages := store.read("t", after).messages:
+        sizes.append([len(data) for _, data in messages])
+        after = messages[-1][0]
+    assert sizes == [[60], [60], [300], [1, 1, 1], [1]]
+
+
+def test_positions_of_another_epoch_find_what_is_behind(make_store: MakeStore) -> None:
+    store = make_store(Retention())
+    first = store.append("t", b"x")
+    assert store.read("t", Position(first.epoch - 1, 99)).messages == [(first, b"x")]
+    assert list(store.read("t", Position(first.epoch + 1, 0)).messages) == []
+
+
+def test_a_waiting_reader_is_woken(make_store: MakeStore) -> None:
+    store = make_store(Retention())
+    changes = store.changes("t")
+    waiting = threading.Thread(target=store.wait, args=("t", changes, Deadline(WAIT)))
+    waiting.start()
+    store.append("other", b"x")
+    store.append("t", b"x")
+    waiting.join(WAIT)
+    assert not waiting.is_alive()
+
+
+def test_topics_without_redis_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "MAX_TOPICS", 2)
+    store = MemoryTopics(Retention())
+    for topic in ("a", "b", "a"):
+        before = store.changes(topic)
+        store.append(topic, b"")
+        assert store.changes(topic) != before
+    with pytest.raises(ClusterError, match="2 topics are the most"):
+        store.append("c", b"")
+
+
+def test_a_topic_of_redis_is_forgotten_when_it_is_idle(server: RedisServer, namespace: str) -> None:
+    with server.client() as client:
+        store = RedisTopics(client, namespace, Retention(idle=60.0))
+        store.append("t", b"x")
+        for suffix in ("", ":log"):
+            left = client.pttl(f"wsmux:cluster:{namespace}:topic:t{suffix}")
+            assert isinstance(left, int)
+            assert 0 < left <= 60_000

@@ -1,0 +1,521 @@
+"""Reach connections by name from any process, on any host; publish and subscribe.
+
+::
+
+    cluster = Cluster("redis://localhost")
+
+    @mux.route("/live")
+    def live(connection):
+        with cluster.member(connection, f"user:{current_user.id}"):
+            for stream in connection:
+                ...
+
+    with cluster.open_stream("user:42") as stream:  # in any process that uses the same Redis
+        stream.write(b"hello")
+
+Redis has the names, leases and topics; the bytes of streams never go through it. See ``links`` for
+them, ``directory`` for the names, and ``topics``.
+
+A process is a *node* from the first use of the object on, and another one after a fork. Its lease
+is renewed by one thread, which also repeats what could not be told to Redis, sweeps the members of
+dead nodes, and forgets connections that have ended. While Redis is away, streams go on and names of
+this process are found; others raise ``Unreachable``.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from ..mux.connection import Connection
+from ..mux.stream import Stream
+from ..runtime import fork
+from ..runtime.backoff import Backoff
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.parking import Condition
+from ..runtime.threads import daemon_thread, register, start_thread
+from .errors import ClusterError, NotConnected, Unreachable
+from .links import Links, LinkServer, host_id, open_to
+from .members import Members
+from .positions import MAX_MESSAGE, NEW, Position, Retention, parse_position
+from .records import (
+    EVERY_NAME,
+    Node,
+    Presence,
+    check_key,
+    check_name,
+    name_prefix,
+)
+from .splicer import Splicer
+from .subscription import Subscription
+from .topics import MemoryTopics, TopicStore
+
+__all__ = ["Cluster"]
+
+# Seconds of a lease, and the part of it after which it is renewed.
+LEASE, RENEWED = 15.0, 3
+
+# Seconds to open a stream, by default.
+OPEN_TIME = 10.0
+
+# Presences that ``who`` returns, by default.
+MOST = 1000
+
+# Seconds until Redis is tried again after a failure, at most.
+LONGEST_PAUSE = 2.0
+
+_log = logger("wsmux.cluster")
+
+
+class Cluster:
+    """Take part in a cluster. Any thread may use it; it is a context manager that leaves.
+
+    Args:
+        url: a Redis, ``redis://host:port/number``, ``rediss://...`` or ``unix://path``, of version
+            6 or later, but not a Redis Cluster. Without it, the cluster is this process alone.
+        namespace: clusters of different namespaces do not know each other.
+        key: a secret that all nodes share, of 16 bytes at least. It signs what nodes say of
+            themselves in Redis. Needed for ``listen``.
+        listen: host and port, ``"10.0.0.5:7000"``, on which nodes of other hosts reach this one;
+            port 0 picks a free one. By default only nodes of this host do, by a Unix socket.
+        advertise: the URL by which they reach it, if that is another one.
+        server_ssl, client_ssl: TLS contexts for connections from and to nodes of other hosts.
+        retention: what each topic keeps.
+        lease: seconds after which a killed process is no longer found.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong.
+        ImportError: ``url`` needs the extra ``cluster``.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = "default",
+        key: str | bytes | None = None,
+        listen: str | None = None,
+        advertise: str | None = None,
+        server_ssl: ssl.SSLContext | None = None,
+        client_ssl: ssl.SSLContext | None = None,
+        retention: Retention = Retention(),  # noqa: B008
+        lease: float = LEASE,
+    ) -> None:
+        check_name(namespace, "namespace")
+        if not 1.0 <= lease <= 3600.0:
+            raise ValueError(f"lease must be 1 to 3600 seconds, not {lease!r}")
+        self._options = _Options(
+            url=url,
+            namespace=namespace,
+            key=check_key(key),
+            address=None if listen is None else _address(listen),
+            advertise=advertise,
+            server_ssl=server_ssl,
+            client_ssl=client_ssl,
+            retention=Retention(*retention),
+            lease=lease,
+        )
+        if listen is not None and key is None:
+            raise ValueError("listen= needs key=, a secret that all nodes share")
+        if url is not None:
+            _ = self._options.client()
+        self._lock = threading.Lock()
+        self._node: _Running | None = None
+        self._left = False
+        fork.register(self)
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self._options.namespace} of {self._options.shown}>"
+
+    def forked(self) -> None:
+        """Begin as another node in a forked child; the parent goes on."""
+        self._lock = threading.Lock()
+        self._node = None
+
+    @property
+    def node(self) -> str:
+        """The id of this process in the cluster; it takes part from now on."""
+        return self._running().id
+
+    def close(self) -> None:
+        """Leave the cluster: its members are no longer found, and their streams from others end.
+
+        Blocks for a round trip to Redis, and until the threads have ended. Connections stay open.
+        """
+        with self._lock:
+            node, self._node, self._left = self._node, None, True
+        if node is not None:
+            node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _running(self) -> _Running:
+        with self._lock:
+            if self._left:
+                raise ValueError("this cluster was left: close() has been called")
+            if self._node is None:
+                self._node = _Running(self._options)
+            return self._node
+
+    # Names
+
+    def join(self, connection: Connection, name: str) -> Presence:
+        """Let others find a connection under a name, until ``leave``, or until it has ended.
+
+        Several connections may have one name, and one may have several. Blocks for a round trip to
+        Redis; if that fails, it is repeated in the background.
+
+        Raises:
+            TypeError, ValueError: the name is not 1 to 256 bytes without control characters, or
+                ends with ``*``.
+            ClusterError: this process has 100,000 members, or 1,000 of this name.
+        """
+        return self._running().join(connection, check_name(name))
+
+    def leave(self, presence: Presence) -> None:
+        """End what ``join`` began; afterwards no stream is opened to the connection by the name.
+
+        Blocks for a round trip to Redis; if that fails, it is repeated in the background.
+        """
+        self._running().remove(presence)
+
+    @contextmanager
+    def member(self, connection: Connection, *names: str) -> Iterator[None]:
+        """Let others find a connection under some names while the block lasts."""
+        joined: list[Presence] = []
+        try:
+            # One by one, so that what has joined leaves again if another cannot.
+            joined.extend(self.join(connection, name) for name in names)
+            yield
+        finally:
+            for presence in joined:
+                if not self._left:
+                    self.leave(presence)
+
+    def who(self, pattern: str = EVERY_NAME, *, most: int = MOST) -> list[Presence]:
+        """Return the connections under a name, or under all names that begin with a text.
+
+        Blocks for a round trip to Redis for each 500 names. Connections that have joined in the
+        last moments may be missing, and those of a process that was killed are still returned until
+        its lease ends.
+
+        Args:
+            pattern: a name, or the beginning of names with ``*`` behind it.
+            most: the greatest number of connections.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        return self._running().who(*name_prefix(pattern), most)
+
+    # Streams
+
+    def open_stream(
+        self, to: str | Presence, *, header: bytes = b"", timeout: float | None = OPEN_TIME
+    ) -> Stream:
+        """Open a stream to a connection, wherever it is, and return it.
+
+        It is a stream like others, with flow control from end to end. Of several connections with
+        the name, one of this process is preferred, then the one that joined last. Blocks for a
+        round trip to Redis and one to the node, unless the connection is of this process.
+
+        Args:
+            to: a name, or one connection of those that ``who`` returned.
+            header: bytes that are written first.
+            timeout: seconds for all of it; ``None`` for no limit.
+
+        Raises:
+            NotConnected: nobody has this name.
+            Unreachable: Redis, the node or the client did not answer in time.
+        """
+        deadline = Deadline(timeout)
+        stream = self._running().open(to, deadline)
+        if header:
+            before, stream.timeout = stream.timeout, deadline.remaining()
+            try:
+                stream.write(header)
+            except BaseException:
+                stream.reset()
+                raise
+            stream.timeout = before
+        return stream
+
+    def relay(self, one: Stream, other: Stream) -> None:
+        """Join two streams, such as one from a client and one to another; return at once.
+
+        Bytes, ends and resets go both ways as they come, and whoever does not read holds back the
+        writer at the far end. Nothing else may use the two streams from now on: a handler may
+        return, but has to keep them open, as one of a connection does, and one of ``stream_route``
+        does not.
+        """
+        self._running().splicer.add(one, other)
+
+    # Topics
+
+    def publish(self, topic: str, data: bytes) -> Position:
+        """Keep a message in a topic, and return its position.
+
+        Blocks for a round trip to Redis, which keeps it as its own settings say.
+
+        Raises:
+            Unreachable: Redis has failed. Whether it was kept is not known; repeating it may
+                publish it twice.
+            ValueError: it has more than 1 MiB.
+        """
+        check_name(topic, "a topic")
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"data must be bytes, not {type(data).__name__}")
+        if len(data) > MAX_MESSAGE:
+            raise ValueError(
+                f"a message has at most {MAX_MESSAGE} bytes, not {len(data)}: open a stream for it"
+            )
+        return self._running().topics.append(topic, bytes(data))
+
+    def subscribe(self, topic: str, since: Position | str = NEW) -> Subscription:
+        """Return a subscription, from which the messages of a topic are read; close it.
+
+        Args:
+            topic: the topic, which need not exist yet.
+            since: ``"new"``, ``"oldest"``, or a position behind which to begin, also as text.
+
+        Raises:
+            ValueError: there is no such place.
+            Unreachable: Redis has failed, so that the newest position is not known.
+        """
+        check_name(topic, "a topic")
+        return Subscription(self._running().topics, topic, parse_position(since))
+
+
+class _Options:
+    """Hold what a node of this process is made of."""
+
+    def __init__(
+        self,
+        *,
+        url: str | None,
+        namespace: str,
+        key: bytes | None,
+        address: tuple[str, int] | None,
+        advertise: str | None,
+        server_ssl: ssl.SSLContext | None,
+        client_ssl: ssl.SSLContext | None,
+        retention: Retention,
+        lease: float,
+    ) -> None:
+        self.url, self.namespace, self.key = url, namespace, key
+        self.address, self.advertise = address, advertise
+        self.server_ssl, self.client_ssl = server_ssl, client_ssl
+        self.retention, self.lease = retention, lease
+        # Without the user and password that a URL may have.
+        self.shown = "this process" if url is None else url.rpartition("@")[2]
+
+    def client(self) -> Any:
+        """Return a client of Redis.
+
+        Raises:
+            ValueError: the URL is not one of Redis.
+            ImportError: its library is missing.
+        """
+        from ..storage.redis_client import redis_client  # not needed without a URL
+
+        assert self.url is not None
+        return redis_client(self.url)
+
+
+class _Running:
+    """Be one node."""
+
+    def __init__(self, options: _Options) -> None:
+        self.id = uuid.uuid4().hex
+        self._options = options
+        self._members = Members(self.id)
+        self.splicer = Splicer()
+        self._changed = Condition(threading.Lock())
+        self._closed = False
+        self._unsaid: dict[Presence, bool] = {}  # whether it joins, for what Redis was not told
+        self.topics: TopicStore
+        if options.url is None:
+            self._directory = None
+            self.topics = MemoryTopics(options.retention)
+            return
+        from .directory import Directory
+        from .redis_topics import RedisTopics
+
+        client = options.client()
+        self._client = client
+        self._directory = Directory(client, options.namespace, options.key)
+        self.topics = RedisTopics(client, options.namespace, options.retention)
+        host = host_id()
+        self._links = Links(self.id, host, options.key, options.client_ssl)
+        self._server = LinkServer(
+            self.id,
+            self._members,
+            self.splicer,
+            key=options.key,
+            address=options.address,
+            ssl_context=options.server_ssl,
+        )
+        url = options.advertise or self._server.url
+        self._record = Node(self.id, host, self._server.path, url)
+        self._thread = daemon_thread(target=self._keep, name="wsmux-cluster-lease")
+        start_thread(self._thread)
+        register(self)
+
+    def leave(self) -> None:
+        """End with the interpreter; see ``runtime.threads``."""
+        self.close()
+
+    def close(self) -> None:
+        self.topics.close()
+        if self._directory is not None:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._thread.join()
+            try:
+                self._directory.withdraw(self._record)
+            except Unreachable as error:
+                _log.warning("this node is found until its lease ends: %s", error)
+            self._server.close()
+            self._links.close()
+            self._client.close()
+        self.splicer.close()
+
+    # Names
+
+    def join(self, connection: Connection, name: str) -> Presence:
+        presence = self._members.add(connection, name)
+        if self._directory is not None:
+            try:
+                if not self._directory.join(presence):
+                    self._announce()
+                    self._directory.join(presence)
+            except Unreachable as error:
+                self._say_later(presence, True, error)
+        return presence
+
+    def remove(self, presence: Presence) -> None:
+        if self._members.remove(presence) and self._directory is not None:
+            with self._changed:
+                self._unsaid.pop(presence, None)
+            try:
+                self._directory.leave(presence)
+            except Unreachable as error:
+                self._say_later(presence, False, error)
+
+    def who(self, prefix: str, longer: bool, most: int) -> list[Presence]:
+        if self._directory is None:
+            return self._members.who(prefix, longer)[:most]
+        return self._directory.who(prefix, longer, most)
+
+    def open(self, to: str | Presence, deadline: Deadline) -> Stream:
+        name, member = (to.name, to) if isinstance(to, Presence) else (check_name(to), None)
+        failed: ClusterError | None = None
+        if member is None or member.node == self.id:
+            for connection in self._members.find(name, member and member.id):
+                try:
+                    return open_to(connection, deadline)
+                except ClusterError as error:
+                    failed = error
+        if self._directory is not None and (member is None or member.node != self.id):
+            for presence, node in self._directory.find(name):
+                if node.id == self.id or member not in (None, presence):
+                    continue
+                try:
+                    return self._links.open(presence, node, deadline)
+                except ClusterError as error:
+                    failed = error
+        raise failed or NotConnected(f"nobody has joined as {name!r}")
+
+    # Redis is told
+
+    def _say_later(self, presence: Presence, joins: bool, error: Unreachable) -> None:
+        # By its traceback, a log record that had the error would keep the connection alive.
+        does = "has joined" if joins else "has left"
+        _log.warning("Redis is told again that %r %s: %s", presence.name, does, str(error))
+        with self._changed:
+            self._unsaid[presence] = joins
+            self._changed.notify_all()
+
+    def _announce(self) -> None:
+        """Renew the lease; if it was unknown, say all again that was said."""
+        assert self._directory is not None
+        if not self._directory.announce(self._record, self._options.lease):
+            for presence in self._members.who("", True):
+                self._join_again(presence)
+
+    def _join_again(self, presence: Presence) -> None:
+        assert self._directory is not None
+        self._directory.join(presence)
+        if presence not in self._members:  # it has left meanwhile, perhaps before it was added
+            self._directory.leave(presence)
+
+    def _keep(self) -> None:
+        """Renew the lease until the node is closed."""
+        pause = Backoff(0.1, LONGEST_PAUSE)
+        wait = 0.0
+        while True:
+            with self._changed:
+                deadline = Deadline(wait, outlives=True)
+                while not self._closed and not deadline.expired():
+                    if self._unsaid and wait > LONGEST_PAUSE:
+                        break
+                    self._changed.wait(deadline.remaining())
+                if self._closed:
+                    return
+            try:
+                self._tend()
+                pause.reset()
+                wait = self._options.lease / RENEWED
+            except Unreachable as error:
+                wait = pause.next()
+                _log.warning("the lease is renewed again in %.1f s: %s", wait, error)
+            except Exception:
+                wait = LONGEST_PAUSE
+                _log.exception("the lease of this node could not be renewed")
+
+    def _tend(self) -> None:
+        assert self._directory is not None
+        for presence in self._members.ended():
+            self.remove(presence)
+        self._announce()
+        with self._changed:
+            unsaid = dict(self._unsaid)
+        for presence, joins in unsaid.items():
+            (self._join_again if joins else self._directory.leave)(presence)
+            with self._changed:
+                if self._unsaid.get(presence) is joins:
+                    del self._unsaid[presence]
+        self._directory.sweep()
+        self._links.drop_ended()
+
+
+def _address(listen: str) -> tuple[str, int]:
+    """Return the host and port of a text.
+
+    Raises:
+        ValueError: it is not of the form ``host:port``.
+    """
+    try:
+        parts = urlsplit(f"//{listen}")
+        if parts.hostname and parts.port is not None and not parts.path:
+            return parts.hostname, parts.port
+    except (ValueError, TypeError):
+        pass
+    raise ValueError(f"listen must be host:port, such as 10.0.0.5:7000, not {listen!r}")

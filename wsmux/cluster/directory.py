@@ -1,0 +1,271 @@
+"""Keep in Redis who is where: the nodes of a cluster with their leases, and their members.
+
+The keys begin with ``wsmux:cluster:NAMESPACE:``
+
+- ``node:ID``, the record of a node, with its lease as time to live;
+- ``nodes``, a sorted set of the ids of all nodes, by the end of their leases;
+- ``of:ID``, the set of a node's members, each ``ID NAME`` (the id has no space);
+- ``name:NAME``, a hash of the members of a name: ``NODE ID`` to when it joined;
+- ``names``, a sorted set of all names, for those that begin alike.
+
+Each step is one script, so it happens as a whole, and may be repeated. A member is valid as long as
+its node has a lease. Those of a node without one are removed by whoever sweeps first; a node that
+comes back after its lease had ended, or whose Redis has forgotten it, is told so, and adds its
+members again. The scripts use keys that they find in others, so Redis Cluster, which spreads keys
+over several servers, is not supported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..runtime.logs import logger
+from ..storage.redis_client import FAILURES, explain, run_together
+from .errors import Unreachable
+from .records import Node, Presence, parse_node, signed_node
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["Directory", "Found", "run_script"]
+
+# Members that one script handles, so that it blocks Redis for a moment only.
+STEP = 500
+
+# KEYS: node, nodes. ARGV: record, milliseconds of the lease, id. Returns whether it had a lease.
+_ANNOUNCE = """
+local known = redis.call('EXISTS', KEYS[1])
+local t = redis.call('TIME')
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('ZADD', KEYS[2], t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2], ARGV[3])
+return known
+"""
+
+# KEYS: node, nodes. ARGV: id.
+_WITHDRAW = """
+redis.call('DEL', KEYS[1])
+redis.call('ZADD', KEYS[2], 'XX', 0, ARGV[1])
+"""
+
+# KEYS: node, of, names, and the name. ARGV: node, member, name, since. Returns 0 without a lease.
+_JOIN = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[4], ARGV[1] .. ' ' .. ARGV[2], ARGV[4])
+redis.call('ZADD', KEYS[3], 0, ARGV[3])
+redis.call('SADD', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])
+return 1
+"""
+
+# KEYS: of, names, and the name. ARGV: node, member, name.
+_LEAVE = """
+redis.call('HDEL', KEYS[3], ARGV[1] .. ' ' .. ARGV[2])
+if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('ZREM', KEYS[2], ARGV[3]) end
+redis.call('SREM', KEYS[1], ARGV[2] .. ' ' .. ARGV[3])
+"""
+
+# KEYS: the name. ARGV: the prefix of the keys of nodes. Returns member, since, record for each.
+_FIND = """
+local found, records = {}, {}
+local held = redis.call('HGETALL', KEYS[1])
+for at = 1, #held, 2 do
+  local node = string.match(held[at], '^(%x+) ')
+  if records[node] == nil then records[node] = redis.call('GET', ARGV[1] .. node) end
+  if records[node] then
+    table.insert(found, held[at])
+    table.insert(found, held[at + 1])
+    table.insert(found, records[node])
+  end
+end
+return found
+"""
+
+# KEYS: names. ARGV: the prefixes of the keys of nodes and of names, where the names begin, where
+# they end, how many names. Returns the last name, and the name, member and since of each found.
+_WHO = """
+local found, alive = {}, {}
+local names = redis.call('ZRANGEBYLEX', KEYS[1], ARGV[3], ARGV[4], 'LIMIT', 0, ARGV[5])
+for _, name in ipairs(names) do
+  local held = redis.call('HGETALL', ARGV[2] .. name)
+  for at = 1, #held, 2 do
+    local node = string.match(held[at], '^(%x+) ')
+    if alive[node] == nil then alive[node] = redis.call('EXISTS', ARGV[1] .. node) end
+    if alive[node] == 1 then
+      table.insert(found, name)
+      table.insert(found, held[at])
+      table.insert(found, held[at + 1])
+    end
+  end
+end
+return {names[#names] or '', found}
+"""
+
+# KEYS: nodes, names. ARGV: the prefixes of the keys of nodes, of their members and of names, how
+# many members. Returns how many members were removed, and how many nodes without a lease are left.
+_SWEEP = """
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local removed, left = 0, 0
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 100)) do
+  if redis.call('EXISTS', ARGV[1] .. id) == 0 then
+    local of = ARGV[2] .. id
+    local items = redis.call('SPOP', of, ARGV[4] - removed)
+    for _, item in ipairs(items) do
+      local member, name = string.match(item, '^(%d+) (.*)$')
+      local key = ARGV[3] .. name
+      redis.call('HDEL', key, id .. ' ' .. member)
+      if redis.call('EXISTS', key) == 0 then redis.call('ZREM', KEYS[2], name) end
+    end
+    removed = removed + #items
+    if redis.call('EXISTS', of) == 0 then redis.call('ZREM', KEYS[1], id) else left = left + 1 end
+    if removed >= tonumber(ARGV[4]) then return {removed, left} end
+  end
+end
+return {removed, left}
+"""
+
+_log = logger("wsmux.cluster")
+
+
+class Found(NamedTuple):
+    """Hold a member of a name, and the node that has it."""
+
+    presence: Presence
+    node: Node
+
+
+class Directory:
+    """Say what this node has, and find what others have. Any thread may use it.
+
+    Each call blocks for one round trip, or until the timeouts of the client.
+
+    Args:
+        client: of a Redis; it belongs to the caller.
+        namespace: clusters of different namespaces do not know each other.
+        key: the shared key.
+    """
+
+    def __init__(self, client: redis.Redis, namespace: str, key: bytes | None) -> None:
+        self._client = client
+        self._key = key
+        prefix = f"wsmux:cluster:{namespace}:"
+        self._node, self._of, self._name = f"{prefix}node:", f"{prefix}of:", f"{prefix}name:"
+        self._nodes, self._names = f"{prefix}nodes", f"{prefix}names"
+
+    def announce(self, node: Node, lease: float) -> bool:
+        """Begin or renew a node's lease, of some seconds; return whether it had one.
+
+        If not, its members are not known either, and are to be added again.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        record = signed_node(node, self._key)
+        keys = f"{self._node}{node.id}", self._nodes
+        return bool(run_script(self._client, _ANNOUNCE, keys, (record, int(lease * 1000), node.id)))
+
+    def withdraw(self, node: Node) -> None:
+        """End a node's lease at once, and remove its members.
+
+        Raises:
+            Unreachable: Redis has failed; the lease ends by itself.
+        """
+        run_script(self._client, _WITHDRAW, (f"{self._node}{node.id}", self._nodes), (node.id,))
+        while self.sweep():
+            pass
+
+    def join(self, presence: Presence) -> bool:
+        """Add a member; return false if its node has no lease, which has to announce itself first.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        name, node, member, since = presence
+        keys = f"{self._node}{node}", f"{self._of}{node}", self._names, f"{self._name}{name}"
+        return bool(run_script(self._client, _JOIN, keys, (node, member, name, repr(since))))
+
+    def leave(self, presence: Presence) -> None:
+        """Remove a member.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        name, node, member, _ = presence
+        keys = f"{self._of}{node}", self._names, f"{self._name}{name}"
+        run_script(self._client, _LEAVE, keys, (node, member, name))
+
+    def find(self, name: str) -> list[Found]:
+        """Return the members of a name whose nodes have a lease, the last that has joined first.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        told = run_script(self._client, _FIND, (f"{self._name}{name}",), (self._node,))
+        found = []
+        for at in range(0, len(told), 3):
+            member, since, record = told[at : at + 3]
+            try:
+                node = parse_node(record, self._key)
+            except ValueError as error:
+                _log.warning("a node that has %s is left out: %s", name, error)
+                continue
+            found.append(Found(_presence(name, member, since), node))
+        return sorted(found, key=lambda each: each.presence.since, reverse=True)
+
+    def who(self, prefix: str, longer: bool, most: int) -> list[Presence]:
+        """Return up to ``most`` members whose names begin with a prefix, or are equal to it.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        begin = end = b"[" + prefix.encode()
+        if longer:
+            begin, end = (begin, begin + b"\xff") if prefix else (b"-", b"+")
+        found: list[Presence] = []
+        while len(found) < most:
+            last, told = run_script(
+                self._client, _WHO, (self._names,), (self._node, self._name, begin, end, STEP)
+            )
+            found += (
+                _presence(told[at].decode(), *told[at + 1 : at + 3])
+                for at in range(0, len(told), 3)
+            )
+            if not last:
+                break
+            begin = b"(" + last
+        return found[:most]
+
+    def sweep(self) -> bool:
+        """Remove members of nodes without a lease; return whether there are more.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        prefixes = self._node, self._of, self._name
+        removed, left = run_script(
+            self._client, _SWEEP, (self._nodes, self._names), (*prefixes, STEP)
+        )
+        if removed:
+            _log.info("%d names of nodes that have died were removed", removed)
+        return bool(left)
+
+
+def run_script(
+    client: redis.Redis, script: str, keys: tuple[str, ...], arguments: tuple[Any, ...]
+) -> Any:
+    """Run one script, and return its result.
+
+    Raises:
+        Unreachable: Redis has failed; whether the script has run is not known.
+    """
+    try:
+        (result,) = run_together(client, [("EVAL", script, len(keys), *keys, *arguments)])
+    except FAILURES as error:
+        raise Unreachable(explain(error)) from error
+    if isinstance(result, Exception):
+        raise Unreachable(explain(result)) from result
+    return result
+
+
+def _presence(name: str, member: bytes, since: bytes) -> Presence:
+    node, _, number = member.decode().partition(" ")
+    return Presence(name, node, number, float(since))

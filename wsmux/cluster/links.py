@@ -1,0 +1,402 @@
+"""Open streams to the connections of other nodes, and let other nodes open some to ours.
+
+Between two nodes there is a wsmux connection for each direction, a *link*: over a Unix socket on
+the same host, where the system says that its peer is of the same user; elsewhere over a WebSocket,
+whose client shows a token made with the shared key, which needs TLS to be of use on a network that
+others can read. The node that wants a stream opens one on the link, and sends a request in it; the
+other node opens one to its client, answers, and joins the two. The first is then used as if it were
+the client's. So bytes cross two wires, each with its flow control, and never Redis.
+
+A request or answer is four bytes, its size, most significant first, and as many of JSON. A request
+has ``v``, ``name``, ``node`` and ``member``; an answer ``v`` and ``ok``, or ``error``, which is
+``not-connected`` or ``unreachable``, with ``text``.
+
+Threads: one of each link serves it; requests are answered in a pool, since the client may be slow.
+No lock is held during any of this but one for each node that is connected to, which others that
+want the same node wait for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import struct
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..client import connect, from_socket
+from ..config import Config
+from ..endpoints.acceptor import listen, listen_unix
+from ..endpoints.connection_options import ConnectionOptions
+from ..exceptions import ConnectionClosed, ForkedError, HandshakeError, StreamError, WsmuxError
+from ..handshake.access import Access
+from ..mux.connection import Connection
+from ..mux.stream import Stream
+from ..protocols.base import Role
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.thread_pool import ThreadPool
+from ..server import Server
+from .errors import ClusterError, NotConnected, Unreachable
+from .members import Members
+from .records import Node, Presence, check_token, link_token
+from .splicer import Splicer
+
+__all__ = ["LinkServer", "Links", "host_id", "open_to"]
+
+VERSION = 1
+
+# Bytes of a request or an answer.
+MAX_MESSAGE = 4096
+
+# Seconds to read the request of a stream, and to open one to the client.
+ANSWER_TIME = 10.0
+
+# Requests that wait for their answers, and threads that make them.
+MAX_WAITING, ANSWERERS = 4096, 32
+
+# Connections from other nodes.
+MAX_LINKS = 1024
+
+# Streams of one link, far more than a client may have; and what the links of a node may hold.
+LINK = Config(max_streams=16_384)
+
+_SIZE = struct.Struct(">I")
+_CREDENTIALS = struct.Struct("3i")
+
+_log = logger("wsmux.cluster")
+
+
+def host_id() -> str:
+    """Return what two processes share if one can open the Unix sockets of the other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/mnt').st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def socket_folder() -> Path:
+    """Return the folder of the sockets of this user's nodes, after making it.
+
+    Raises:
+        PermissionError: other users have access to it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"wsmux-cluster-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+        raise PermissionError(f"{folder} must be a directory that only this user can access")
+    return folder
+
+
+def _check_peer(sock: socket.socket) -> None:
+    """Check that a Unix socket, whose path Redis named, leads to a process of this user.
+
+    Raises:
+        HandshakeError: it does not.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, _ = _CREDENTIALS.unpack(told)
+        if user != os.getuid():
+            raise HandshakeError(f"its socket is of user {user}, and not of {os.getuid()}")
+
+
+def open_to(connection: Connection, deadline: Deadline) -> Stream:
+    """Open a stream to a client.
+
+    Raises:
+        NotConnected: its connection has ended, or ends.
+        Unreachable: it did not answer earlier streams in time, or refuses more.
+    """
+    try:
+        return connection.open_stream(deadline.remaining())
+    except (ConnectionClosed, ForkedError) as error:
+        raise NotConnected(f"its connection has ended: {error}") from error
+    except StreamError as error:
+        raise NotConnected(f"its connection ends: {error}") from error
+    except (WsmuxError, TimeoutError) as error:
+        raise Unreachable(f"no stream can be opened to it: {error}") from error
+
+
+class LinkServer:
+    """Take the links of other nodes, and join their streams to our clients'.
+
+    Args:
+        node: the id of this node.
+        members: the connections of this node.
+        splicer: joins streams.
+        key: the shared key.
+        address: host and port on which nodes of other hosts reach this one, if they may.
+        ssl_context: a server-side context.
+
+    Attributes:
+        path: the Unix socket.
+        url: the address on which it listens for other hosts; empty if it does not.
+
+    Raises:
+        OSError: an address cannot be used.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        members: Members,
+        splicer: Splicer,
+        *,
+        key: bytes | None,
+        address: tuple[str, int] | None,
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
+        self._node = node
+        self._members = members
+        self._splicer = splicer
+        self._pool = ThreadPool(ANSWERERS, "wsmux-cluster")
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self.path = str(socket_folder() / f"{node}.sock")
+        self._servers = [self._server(listen_unix(self.path))]
+        self.url = ""
+        if address is not None:
+            assert key is not None
+            try:
+                check = partial(self._check, key)
+                server = self._server(listen(*address), Access(check), ssl_context)
+            except OSError:
+                self.close()
+                raise
+            self._servers.append(server)
+            self.url = server.url
+
+    def _server(
+        self,
+        listener: socket.socket,
+        access: Access | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> Server:
+        return Server(
+            self._serve,
+            listener,
+            ConnectionOptions(config=LINK),
+            protocols=("wsmux",),
+            transport="tcp" if access is None else "websocket",
+            origins=None,
+            ssl_context=ssl_context,
+            max_connections=MAX_LINKS,
+            access=access,
+        )
+
+    def close(self) -> None:
+        """End all links, and with them the streams of other nodes to our clients."""
+        for server in self._servers:
+            server.shutdown(0.0)
+        self._pool.close()
+
+    def _check(self, key: bytes, token: str) -> str:
+        return check_token(key, token, self._node, time.time())
+
+    def _serve(self, link: Connection) -> None:
+        for stream in link:
+            with self._lock:
+                full = self._waiting >= MAX_WAITING
+                self._waiting += not full
+            if full:
+                _log.warning("%d streams wait for their clients: another is refused", MAX_WAITING)
+                stream.reset()
+            else:
+                self._pool.submit(partial(self._answer, stream))
+
+    def _answer(self, stream: Stream) -> None:
+        try:
+            stream.timeout = ANSWER_TIME
+            joined = self._joined(_receive(stream))
+            if isinstance(joined, Stream):
+                try:
+                    _send(stream, {"ok": True})
+                except BaseException:
+                    joined.reset()
+                    raise
+                stream.timeout = None
+                self._splicer.add(stream, joined)
+            else:
+                _send(stream, joined)
+                stream.close()
+        except (WsmuxError, OSError, ValueError) as error:
+            _log.info("a stream of another node was not joined: %s", error)
+            with suppress(WsmuxError, OSError):
+                stream.reset()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _joined(self, request: dict[str, Any]) -> Stream | dict[str, Any]:
+        """Return a stream to the client that is asked for, or the answer."""
+        name, member = str(request.get("name")), str(request.get("member"))
+        found = self._members.find(name, member) if request.get("node") == self._node else []
+        if not found:
+            return {"error": "not-connected", "text": "it has left"}
+        try:
+            return open_to(found[0], Deadline(ANSWER_TIME))
+        except ClusterError as error:
+            kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"
+            return {"error": kind, "text": str(error)[:1000]}
+
+
+class Links:
+    """Hold the links to other nodes. Any thread may use it.
+
+    Args:
+        node: the id of this node.
+        host: that of this process; see ``host_id``.
+        key, ssl_context: as of the cluster; the context is a client-side one.
+    """
+
+    def __init__(
+        self, node: str, host: str, key: bytes | None, ssl_context: ssl.SSLContext | None
+    ) -> None:
+        self._node = node
+        self._host = host
+        self._key = key
+        self._ssl_context = ssl_context
+        self._lock = threading.Lock()
+        self._links: dict[str, _Link] = {}
+        self._closed = False
+
+    def open(self, presence: Presence, node: Node, deadline: Deadline) -> Stream:
+        """Return a stream that is joined to one of another node's client.
+
+        Raises:
+            NotConnected: the client has left.
+            Unreachable: the node or the client did not answer in time.
+        """
+        with self._lock:
+            if self._closed:
+                raise Unreachable("this node has left the cluster")
+            link = self._links.setdefault(node.id, _Link())
+        what = f"node {node.id[:8]}, which has {presence.name!r},"
+        try:
+            connection = link.connected(partial(self._dial, node), deadline)
+            stream = connection.open_stream(deadline.remaining())
+        except (WsmuxError, OSError) as error:
+            raise Unreachable(f"{what} cannot be reached: {error}") from error
+        try:
+            request = {"name": presence.name, "node": node.id, "member": presence.id}
+            stream.timeout = deadline.remaining()
+            _send(stream, request)
+            stream.timeout = deadline.remaining()
+            answer = _receive(stream)
+        except (WsmuxError, OSError, ValueError) as error:
+            stream.reset()
+            raise Unreachable(f"{what} gave no answer: {error}") from error
+        except BaseException:
+            stream.reset()
+            raise
+        if answer.get("ok") is True:
+            stream.timeout = connection.config.stream_timeout
+            return stream
+        stream.close()
+        kind = NotConnected if answer.get("error") == "not-connected" else Unreachable
+        raise kind(f"{presence.name!r} cannot be reached: {str(answer.get('text'))[:1000]}")
+
+    def _dial(self, node: Node, deadline: Deadline) -> Connection:
+        if node.host == self._host:
+            sock = socket.socket(socket.AF_UNIX)
+            try:
+                sock.settimeout(deadline.remaining())
+                sock.connect(node.path)
+                _check_peer(sock)
+                return from_socket(sock, role=Role.CLIENT, config=LINK, accept_streams=False)
+            except BaseException:
+                sock.close()
+                raise
+        if not node.url:
+            raise HandshakeError("it is on another host, and listens for none: give it listen=")
+        if self._key is None:
+            raise HandshakeError("it is on another host, and this node has no key= to show")
+        token = link_token(self._key, self._node, node.id, time.time())
+        return connect(
+            node.url,
+            headers={"Authorization": f"Bearer {token}"},
+            ssl_context=self._ssl_context if node.url.startswith("wss:") else None,
+            timeout=deadline.remaining(),
+            config=LINK,
+            accept_streams=False,
+        )
+
+    def drop_ended(self) -> None:
+        """Forget the links that have ended."""
+        with self._lock:
+            for node, link in list(self._links.items()):
+                if link.ended():
+                    del self._links[node]
+
+    def close(self) -> None:
+        """End all links, and with them the streams to clients of other nodes."""
+        with self._lock:
+            self._closed = True
+            links = list(self._links.values())
+        for each in links:
+            each.close()
+
+
+class _Link:
+    """Hold the connection to one node, which is made when it is needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+
+    def connected(self, dial: Any, deadline: Deadline) -> Connection:
+        remaining = deadline.remaining()
+        if not self._lock.acquire(timeout=-1 if remaining is None else remaining):
+            raise TimeoutError("another thread is still connecting to it")
+        try:
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = self._connection = dial(deadline)
+            return connection
+        finally:
+            self._lock.release()
+
+    def ended(self) -> bool:
+        connection = self._connection
+        return connection is not None and connection.closed
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close(0.0)
+
+
+def _send(stream: Stream, fields: dict[str, Any]) -> None:
+    data = json.dumps({"v": VERSION, **fields}).encode()
+    stream.write(_SIZE.pack(len(data)) + data)
+
+
+def _receive(stream: Stream) -> dict[str, Any]:
+    """Return the request or answer that a stream begins with.
+
+    Raises:
+        ValueError: it is none, or of another version.
+    """
+    (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
+    if size > MAX_MESSAGE:
+        raise ValueError(f"a message of {size} bytes came, {MAX_MESSAGE} at most were expected")
+    fields = json.loads(_exactly(stream, size))
+    if not isinstance(fields, dict) or fields.get("v") != VERSION:
+        raise ValueError(f"a message of another version than {VERSION} came: update both nodes")
+    return fields
+
+
+def _exactly(stream: Stream, size: int) -> bytes:
+    data = bytearray(size)
+    if stream.fill(data) < size:
+        raise ValueError("the stream ended within a message")
+    return bytes(data)

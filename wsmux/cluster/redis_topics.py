@@ -1,0 +1,196 @@
+"""Keep the topics of a cluster in Redis, for all of its nodes.
+
+The keys of a topic begin with ``wsmux:cluster:NAMESPACE:topic:NAME``. That is a Redis stream whose
+ids are *epoch*-*number*, with the data in field ``d``; with ``:log`` behind it, a hash of the
+epoch, the next number, the bytes, and the run of Redis in which the epoch began. ``bell`` is a
+short stream of the names of topics that have a new message. One thread of a process waits for the
+bell, from its first subscription on, and wakes the readers.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.backoff import Backoff
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.parking import OneShotEvent
+from ..runtime.threads import daemon_thread, start_thread
+from ..storage.redis_client import FAILURES, explain
+from .directory import run_script
+from .positions import NOTHING, Batch, Position, Retention
+from .topics import READ_MESSAGES, READ_SIZE, Bell
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["RedisTopics"]
+
+# Names kept in the bell, and milliseconds for which one read waits for it: less than the reply
+# timeout of a connection. Seconds until the bell is waited for again after a failure, at most.
+RUNG, BLOCK, LONGEST_PAUSE = 1000, 1000, 2.0
+
+# Seconds after which a reader looks again even if the bell was not heard, as after a failure.
+LOOK = 2.0
+
+_log = logger("wsmux.cluster")
+
+# An epoch is of one run of Redis; ``INFO`` is the only command that names it.
+_LOG = """
+local function renewed(stream, log)
+  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  local epoch = redis.call('HGET', log, 'epoch')
+  if epoch and redis.call('HGET', log, 'run') == run then return epoch end
+  local t = redis.call('TIME')
+  local new = math.max(t[1] * 1000 + math.floor(t[2] / 1000), tonumber(epoch or 0) + 1)
+  epoch = string.format('%.0f', new)
+  redis.call('HSET', log, 'epoch', epoch, 'run', run, 'next', 1)
+  return epoch
+end
+"""
+
+# KEYS: stream, log, bell. ARGV: topic, data, how many messages and bytes, milliseconds idle, how
+# many names the bell keeps. Returns the epoch and the number.
+_APPEND = (
+    _LOG
+    + """
+local epoch = renewed(KEYS[1], KEYS[2])
+local number = redis.call('HINCRBY', KEYS[2], 'next', 1) - 1
+redis.call('XADD', KEYS[1], epoch .. '-' .. number, 'd', ARGV[2])
+local size = redis.call('HINCRBY', KEYS[2], 'bytes', #ARGV[2])
+local count = redis.call('XLEN', KEYS[1])
+while count > tonumber(ARGV[3]) or (size > tonumber(ARGV[4]) and count > 1) do
+  local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+  redis.call('XDEL', KEYS[1], oldest[1])
+  size = redis.call('HINCRBY', KEYS[2], 'bytes', -#oldest[2][2])
+  count = count - 1
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], '*', 't', ARGV[1])
+return {epoch, number}
+"""
+)
+
+# KEYS: stream, log. ARGV: the id after which to read, or '', how many messages and bytes. Returns
+# the epoch and the number of the last message, the id of the oldest, and entries.
+_READ = (
+    _LOG
+    + """
+if redis.call('EXISTS', KEYS[2]) == 0 then return {} end
+local epoch = renewed(KEYS[1], KEYS[2])
+local last = redis.call('HGET', KEYS[2], 'next') - 1
+local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+local found, size = {}, 0
+if ARGV[1] ~= '' then
+  local behind = '(' .. ARGV[1]
+  local more = true
+  while more do
+    local some = redis.call('XRANGE', KEYS[1], behind, '+', 'COUNT', 16)
+    more = #some > 0
+    for _, entry in ipairs(some) do
+      size = size + #entry[2][2]
+      more = #found < tonumber(ARGV[2]) and (#found == 0 or size <= tonumber(ARGV[3]))
+      if not more then break end
+      table.insert(found, {entry[1], entry[2][2]})
+      behind = '(' .. entry[1]
+    end
+  end
+end
+return {epoch, last, oldest and oldest[1] or '', found}
+"""
+)
+
+
+class RedisTopics:
+    """Keep topics in Redis, for all nodes of a namespace.
+
+    Args:
+        client: of a Redis; it belongs to the caller.
+        namespace, retention: those of the cluster.
+    """
+
+    def __init__(self, client: redis.Redis, namespace: str, retention: Retention) -> None:
+        self._client = client
+        self._retention = retention
+        self._prefix = f"wsmux:cluster:{namespace}:topic:"
+        self._rung = f"wsmux:cluster:{namespace}:bell"
+        self._bell = Bell()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = OneShotEvent()
+
+    def append(self, topic: str, data: bytes) -> Position:
+        key, (messages, size, idle) = f"{self._prefix}{topic}", self._retention
+        arguments = topic, data, messages, size, int(idle * 1000), RUNG
+        epoch, number = run_script(
+            self._client, _APPEND, (key, f"{key}:log", self._rung), arguments
+        )
+        return Position(int(epoch), int(number))
+
+    def read(self, topic: str, after: Position | None) -> Batch:
+        key = f"{self._prefix}{topic}"
+        behind = "" if after is None else str(after)
+        arguments = behind, READ_MESSAGES, READ_SIZE
+        told = run_script(self._client, _READ, (key, f"{key}:log"), arguments)
+        if not told:
+            return Batch(NOTHING, (), NOTHING)
+        epoch, number, oldest, found = told
+        last = Position(int(epoch), int(number))
+        first = _position(oldest) if oldest else last._replace(number=last.number + 1)
+        return Batch(last, [(_position(each), data) for each, data in found], first)
+
+    def changes(self, topic: str) -> int:
+        self._listen()
+        return self._bell.changes(topic)
+
+    def wait(self, topic: str, changes: int, deadline: Deadline) -> None:
+        remaining = deadline.remaining()
+        look = Deadline(LOOK if remaining is None else min(LOOK, remaining))
+        self._bell.wait(topic, changes, look)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._bell.ring(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def wake(self, topic: str) -> None:
+        self._bell.ring(topic)
+
+    # The thread that waits for the bell
+
+    def _listen(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = daemon_thread(target=self._hear, name="wsmux-cluster-topics")
+                start_thread(self._thread)
+
+    def _hear(self) -> None:
+        pause = Backoff(0.1, LONGEST_PAUSE)
+        heard: Any = None
+        while not self._closed.is_set():
+            try:
+                if heard is None:
+                    newest: Any = self._client.xrevrange(self._rung, count=1)
+                    heard = newest[0][0] if newest else b"0-0"
+                    self._bell.ring(None)  # readers may have looked before this
+                told: Any = self._client.xread({self._rung: heard}, count=RUNG, block=BLOCK)
+            except FAILURES as error:
+                _log.warning("topics are not followed until Redis answers: %s", explain(error))
+                heard = None
+                self._closed.wait(pause.next())
+                continue
+            pause.reset()
+            for _, rings in told:
+                for _, fields in rings:
+                    self._bell.ring(fields[b"t"].decode())
+                heard = rings[-1][0]
+                if len(rings) == RUNG:  # there may have been more than were kept
+                    self._bell.ring(None)
+
+
+def _position(text: bytes) -> Position:
+    epoch, _, number = text.decode().partition("-")
+    return Position(int(epoch), int(number))

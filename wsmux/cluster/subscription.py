@@ -1,0 +1,117 @@
+"""Read the messages of a topic."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from ..exceptions import ConcurrencyError
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from .errors import TopicGap, Unreachable
+from .positions import NEW, Follower, Position, TopicMessage
+from .topics import TopicStore
+
+__all__ = ["Subscription"]
+
+_log = logger("wsmux.cluster")
+
+
+class Subscription:
+    """Yield the messages of a topic, in order; made by ``Cluster.subscribe``.
+
+    Messages that were dropped before they were read raise ``TopicGap``; reading goes on behind
+    them. One thread reads at a time; ``close`` may be called from any thread, and ends its wait.
+
+    Attributes:
+        topic: the topic.
+    """
+
+    def __init__(self, store: TopicStore, topic: str, start: Position | str) -> None:
+        self.topic = topic
+        self._store = store
+        self._follower = Follower(topic, start)
+        self._left: deque[TopicMessage | TopicGap] = deque()
+        self._reading = threading.Lock()
+        self._closed = False
+        if start == NEW:
+            self._follower.got(store.read(topic, None))
+        self._at = self._follower.position
+
+    @property
+    def position(self) -> Position | None:
+        """The position of the last message that was returned, or behind which reading begins.
+
+        ``None`` before the first message of a subscription that begins with the oldest. Keep it,
+        for ``since=``, together with the effects of the message.
+        """
+        return self._at
+
+    def read(self, timeout: float | None = None) -> TopicMessage:
+        """Return the next message. Blocks until there is one, also while Redis is away.
+
+        Raises:
+            TimeoutError: none came within ``timeout`` seconds.
+            TopicGap: messages were dropped before they were read.
+            ConcurrencyError: another thread is reading.
+            ValueError: it was closed.
+        """
+        deadline = Deadline(timeout)
+        if not self._reading.acquire(blocking=False):
+            raise ConcurrencyError(f"another thread is reading topic {self.topic!r}")
+        try:
+            while not self._left:
+                self._fetch(deadline)
+            found = self._left.popleft()
+            if isinstance(found, TopicGap):
+                raise found
+            self._at = found.position
+            return found
+        finally:
+            self._reading.release()
+
+    def _fetch(self, deadline: Deadline) -> None:
+        """Get what the store has, or wait for it."""
+        if self._closed:
+            raise ValueError("this subscription is closed")
+        changes = self._store.changes(self.topic)
+        try:
+            if self._follower.position is None:
+                self._follower.got(self._store.read(self.topic, None))
+            batch = self._store.read(self.topic, self._follower.position)
+            self._left += self._follower.got(batch)
+        except Unreachable as error:
+            _log.warning("topic %r is read again: %s", self.topic, error)
+        if not self._left:
+            if deadline.expired():
+                raise TimeoutError(f"no message of {self.topic!r} came in time")
+            self._store.wait(self.topic, changes, deadline)
+
+    def close(self) -> None:
+        """End reading; a thread that waits gets ``ValueError``."""
+        self._closed = True
+        self._store.wake(self.topic)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> TopicMessage:
+        try:
+            return self.read()
+        except ValueError:
+            if self._closed:
+                raise StopIteration from None
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
