@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import KIB
 from ..exceptions import ConnectionClosed, RemoteProtocolError, StreamError
 from ..protocols.durable import Data, DurableReceiver, End, Open, Phase, Received
-from ..runtime.deadline import Deadline, deadline_in, within
+from ..runtime.deadline import Deadline, call_within, deadline_in
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
 from .errors import DurableError, DurableInterrupted, DurableRefused, Refusal
@@ -224,16 +224,15 @@ class ReceivedStream:
 
     def _tell(self, frame: bytes) -> None:
         try:
-            with within(Deadline(SUPERSEDED_TIMEOUT if self._superseded else TELL_TIMEOUT)):
-                self._stream.write(frame)
+            timeout = SUPERSEDED_TIMEOUT if self._superseded else TELL_TIMEOUT
+            call_within(Deadline(timeout), self._stream.write, frame)
         except BaseException:
             self._stream.reset()  # with a part of a frame sent, nothing can follow
             raise
 
     def _received(self, deadline: Deadline) -> list[Received]:
         try:
-            with within(deadline):
-                data = self._stream.read(CHUNK)
+            data = call_within(deadline, self._stream.read, CHUNK)
         except ValueError:
             self._check_superseded()
             raise
