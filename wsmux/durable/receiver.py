@@ -175,10 +175,12 @@ class ReceivedStream:
 
     def accept(self, committed: int) -> None:
         """Answer OPEN."""
+        if committed < 0:
+            raise ValueError(f"the store has an offset of {committed} for {self.name!r}")
         size = self.size
-        if committed < 0 or (size is not None and committed > size):
+        if size is not None and committed > size:
             raise DurableRefused(
-                Refusal.FAILED,
+                Refusal.EXISTS,
                 f"{committed} bytes of {self.name!r} are committed, of which there are {size}: use "
                 "another epoch for other data",
             )
