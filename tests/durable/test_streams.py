@@ -665,3 +665,57 @@ def test_a_newer_sender_waits_for_the_handler_of_a_lost_connection(spawn: Spawn)
         newer = opening.result(WAIT)
         assert newer.offset == 0
         newer.close()
+
+
+def test_a_receiver_that_always_says_something_holds_up_no_time_limit() -> None:
+    client, server = wsmux.pair()
+    ended = threading.Event()
+
+    def flood() -> None:
+        stream = server.accept_stream(WAIT)
+        stream.fill(bytearray(35))  # OPEN
+        stream.write(b"\x10" + bytes(16) + bytes(8))
+        try:
+            while not ended.is_set():
+                stream.write((b"\x11" + bytes(8)) * 1000)
+        except wsmux.StreamError:
+            return
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    with client, server:
+        stream = client.open_stream(WAIT, durable="a")
+        assert stream.write(b"data") == 4
+        with pytest.raises(TimeoutError, match="committed 0 of 4"):
+            stream.wait_committed(0.05)
+        ended.set()
+        stream.suspend()
+        thread.join(WAIT)
+
+
+def test_a_handler_that_works_for_long_can_ask_whether_it_is_still_wanted() -> None:
+    working, wanted = threading.Event(), threading.Event()
+
+    def handle(stream: ReceivedStream) -> None:
+        if not working.is_set():
+            stream.check()
+            working.set()
+            wait_for(lambda: superseded(stream))
+            stream.check()
+            wanted.set()
+        stream.read()
+
+    with receiving(handle, MemoryOffsets()) as connect:
+        older = connect().open_stream(WAIT, durable="a")
+        assert working.wait(WAIT)
+        connect().open_stream(WAIT, durable="a").close()
+        older.suspend()
+    assert not wanted.is_set()
+
+
+def superseded(stream: ReceivedStream) -> bool:
+    try:
+        stream.check()
+    except DurableRefused:
+        return True
+    return False

@@ -120,7 +120,7 @@ class ReceivedStream:
             return b"".join(iter(lambda: self.read(CHUNK), b""))
         deadline = deadline_in(self.timeout)
         while size and not self._pieces and self._machine.phase in (Phase.OPENED, Phase.FLOWING):
-            self._check_superseded()
+            self.check()
             self._keep(self._received(deadline))
         if not size or not self._pieces:
             return b""
@@ -144,7 +144,7 @@ class ReceivedStream:
         The others are those of the store and of ``Stream.write``; then it may be stored.
         """
         with self._telling:
-            self._check_superseded()
+            self.check()
             offset = self.offset if offset is None else offset
             if not self.committed <= offset <= self.offset:
                 raise ValueError(
@@ -159,6 +159,19 @@ class ReceivedStream:
                     return
                 frame = self._machine.commit(offset)
             self._tell(frame)
+
+    def check(self) -> None:
+        """Return if no other sender has taken over the name; ``read`` and ``commit`` do so, too.
+
+        For a handler that works for long without either, which the newer sender has to wait for.
+
+        Raises:
+            DurableRefused: another sender has.
+        """
+        if self._superseded:
+            raise DurableRefused(
+                Refusal.SUPERSEDED, f"another sender has opened {self.name!r} in the same epoch"
+            )
 
     # For ``DurableHandler``
 
@@ -218,12 +231,6 @@ class ReceivedStream:
         """End it whatever it waits for. Never blocks."""
         self._stream.reset()
 
-    def _check_superseded(self) -> None:
-        if self._superseded:
-            raise DurableRefused(
-                Refusal.SUPERSEDED, f"another sender has opened {self.name!r} in the same epoch"
-            )
-
     def _tell(self, frame: bytes) -> None:
         try:
             timeout = SUPERSEDED_TIMEOUT if self._superseded else TELL_TIMEOUT
@@ -236,7 +243,7 @@ class ReceivedStream:
         try:
             data = call_within(deadline, self._stream.read, CHUNK)
         except ValueError:
-            self._check_superseded()
+            self.check()
             raise
         if not data:
             raise DurableInterrupted(

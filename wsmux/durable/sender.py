@@ -39,6 +39,9 @@ __all__ = ["DurableStream", "open_durable"]
 # Bytes of answers read at once; an answer to a COMMIT has nine.
 CHUNK = 16 * KIB
 
+# Times that a write reads what the receiver has said: one that says ever more holds up nobody.
+MOST_READS = 16
+
 # Seconds to wait for the reason of a receiver that has stopped reading.
 REASON_TIMEOUT = 10.0
 
@@ -345,6 +348,7 @@ class DurableStream:
 
     def _await(self, reached: Callable[[], bool], deadline: Deadline) -> None:
         """Read what the receiver says, until that is enough, or the stream cannot go on."""
+        tried = False
         while True:
             with self._changed:
                 while self._reading and not reached():
@@ -354,9 +358,12 @@ class DurableStream:
                     self._changed.wait(deadline.remaining())
                 if reached():
                     return
+                if tried and deadline.expired():  # there may always be something to read
+                    raise TimeoutError(self._behind())
                 self._reading = True
             with self._read_by_this_thread():
                 self._receive(deadline)
+            tried = True
 
     def _drain(self) -> None:
         """Read what the receiver has said, unless another thread does. Never blocks."""
@@ -366,7 +373,7 @@ class DurableStream:
             self._reading = True
         with self._read_by_this_thread():
             try:
-                while True:
+                for _ in range(MOST_READS):
                     self._receive(Deadline(0.0))
             except TimeoutError:
                 return
