@@ -8,16 +8,18 @@ import hashlib
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from wsmux.durable import DurableRefused, FileOffsets, ReceivedStream, Refusal
+from wsmux.durable import DurableRefused, FileOffsets, ReceivedStream, Refusal, files
 from wsmux.durable.files import upload_handler
 
 from ..helpers.durable import EPOCH, pattern, receiving
 from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for
 
 OTHER = bytes(16)
 DATA = pattern(0, 1_000_000)
@@ -268,16 +270,86 @@ def test_a_full_disk_is_told_and_what_fits_stays(
     assert (tmp_path / "a").read_bytes() == DATA
 
 
+def test_a_write_that_fails_is_told_of_and_what_was_written_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    offsets = FileOffsets(tmp_path)
+    send_part(offsets, DATA[:1000])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing(os.write, errno.EIO))
+        assert refused(offsets).kind is Refusal.FAILED
+    assert "Input/output error" in caplog.text
+    assert send(offsets, digest=DIGEST) == 1000
+
+
+def test_a_lock_that_fails_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", failing(fcntl.flock, errno.ENOLCK))
+    assert refused(FileOffsets(tmp_path)).kind is Refusal.FAILED
+
+
+def failing(call: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """Return the call, which fails for unfinished files alone."""
+
+    def fail(file: int, *arguments: Any) -> Any:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(".part"):
+            raise OSError(number, os.strerror(number))
+        return call(file, *arguments)
+
+    return fail
+
+
+def test_a_part_that_expires_as_it_is_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, removed = fcntl.flock, list[Path]()
+
+    def removing(file: int, operation: int) -> None:
+        flock(file, operation)
+        if not removed:
+            removed.append(hidden(tmp_path, "a", "part"))
+            removed[0].unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removing)
+    assert send(FileOffsets(tmp_path), digest=DIGEST) == 0
+    assert removed
+    assert (tmp_path / "a").read_bytes() == DATA
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(100_000, WAIT), (2 * len(DATA), 0.0)])
+def test_much_or_old_data_is_committed_while_more_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, seconds: float
+) -> None:
+    monkeypatch.setattr(files, "COMMIT_EVERY", size)
+    monkeypatch.setattr(files, "COMMIT_SECONDS", seconds)
+    monkeypatch.setattr(files, "LINGER", WAIT)
+    commits: list[int] = []
+
+    class Noting(FileOffsets):
+        def commit(self, name: str, epoch: bytes, offset: int) -> None:
+            super().commit(name, epoch, offset)
+            commits.append(offset)
+
+    offsets = Noting(tmp_path)
+    with receiving(offsets.receive, offsets) as connect:
+        stream = connect().open_stream(WAIT, durable="a", epoch=EPOCH)
+        stream.write(DATA)
+        wait_for(lambda: commits and commits[-1] > len(DATA) - 100_000)
+        stream.close()
+    assert commits == sorted(commits)
+
+
 def fail_sync(monkeypatch: pytest.MonkeyPatch, suffix: str, times: int) -> None:
     sync, left = os.fsync, [times]
 
-    def failing(file: int) -> None:
+    def fail(file: int) -> None:
         if os.readlink(f"/proc/self/fd/{file}").endswith(suffix) and left[0]:
             left[0] -= 1
             raise OSError(errno.EIO, "Input/output error")
         sync(file)
 
-    monkeypatch.setattr(os, "fsync", failing)
+    monkeypatch.setattr(os, "fsync", fail)
 
 
 def test_what_cannot_be_synced_is_not_committed_and_cut_off(
@@ -382,13 +454,13 @@ def aged(path: Path, seconds: float) -> Path:
 def test_what_is_unfinished_expires(tmp_path: Path) -> None:
     older = [aged(hidden(tmp_path, "b", suffix), 100) for suffix in ("part", "done", "new")]
     newer = [aged(hidden(tmp_path, "c", suffix), 0) for suffix in ("part", "done", "new")]
-    files = [aged(tmp_path / name, 100) for name in ("d", "d.part")]
+    others = [aged(tmp_path / name, 100) for name in ("d", "d.part")]
     written = aged(hidden(tmp_path, "e", "part"), 100)
     with written.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         send(FileOffsets(tmp_path, expires=50))
     assert not any(path.exists() for path in older)
-    assert all(path.exists() for path in [*newer, *files, written])
+    assert all(path.exists() for path in [*newer, *others, written])
 
 
 def test_nothing_expires_when_told_so(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from wsmux.durable import (
 from ..helpers.connections import Spawn
 from ..helpers.durable import EPOCH, MemoryOffsets, Sink, pattern, receiving
 from ..helpers.timeouts import WAIT
-from ..helpers.waiting import wait_for, wait_for_writer
+from ..helpers.waiting import wait_for, wait_for_reader, wait_for_writer
 
 KIB = 1024
 DATA = pattern(0, 3_000_000)  # more than some windows, and no multiple of anything
@@ -266,15 +266,17 @@ def test_a_store_that_fails_to_commit_commits_nothing(caplog: pytest.LogCaptureF
     assert "disk on fire" in caplog.text
 
 
-@pytest.mark.parametrize("committed", [-1, 5])
-def test_a_store_that_has_more_than_there_is_refuses_the_stream(committed: int) -> None:
+@pytest.mark.parametrize(
+    ("committed", "kind"), [(-1, Refusal.FAILED), (5, Refusal.EXISTS)], ids=str
+)
+def test_a_store_that_has_what_cannot_be_refuses_the_stream(
+    committed: int, kind: Refusal, caplog: pytest.LogCaptureFixture
+) -> None:
     store = MemoryOffsets()
     store.kept["a"] = EPOCH, committed
-    with (
-        receiving(Sink().handle, store) as connect,
-        pytest.raises(DurableRefused, match="another epoch"),
-    ):
+    with receiving(Sink().handle, store) as connect, pytest.raises(DurableRefused) as raised:
         connect().open_stream(WAIT, durable="a", epoch=EPOCH, size=4)
+    assert raised.value.kind is kind
 
 
 # Two senders of one name
@@ -589,3 +591,131 @@ def test_a_commit_for_each_byte_holds_up_nobody() -> None:
         stream.timeout = WAIT
         stream.write(bytes(200_000))
     assert store.kept["a"][1] == 200_000
+
+
+def test_a_writer_lets_a_thread_that_waits_send_what_was_left(spawn: Spawn) -> None:
+    sink, go_on = Sink(), threading.Event()
+
+    def handle(stream: ReceivedStream) -> None:
+        assert go_on.wait(WAIT)
+        sink.handle(stream)
+
+    with receiving(handle, sink) as connect:
+        connection = connect()
+        stream = connection.open_stream(WAIT, durable="a")
+        stream.timeout = 0.01
+        with pytest.raises(wsmux.WriteTimeout) as raised:
+            stream.write(DATA)
+        taken = raised.value.bytes_written
+        waiting = spawn(stream.wait_committed, WAIT)
+        wait_for_writer(connection)  # it sends the rest of the frame
+        with pytest.raises(TimeoutError, match="did not answer in time"):
+            stream.write(DATA[taken:])
+        assert stream.offset == taken
+        go_on.set()
+        assert waiting.result(WAIT) >= taken
+        stream.timeout = WAIT
+        stream.write(DATA[taken:])
+        stream.close()
+    assert sink.data["a"] == DATA
+
+
+def test_leaving_wakes_a_thread_that_waits_for_commits(spawn: Spawn) -> None:
+    go_on = threading.Event()
+
+    def handle(stream: ReceivedStream) -> None:
+        assert go_on.wait(WAIT)
+        stream.read()
+
+    with receiving(handle, MemoryOffsets()) as connect:
+        connection = connect()
+        stream = connection.open_stream(WAIT, durable="a")
+        stream.write(b"data")
+        waits = [spawn(stream.wait_committed) for _ in range(2)]
+        wait_for_reader(connection)
+        stream.suspend()
+        for waiting in waits:
+            with pytest.raises(ValueError, match="closed"):
+                waiting.result(WAIT)
+        go_on.set()
+
+
+def test_a_newer_sender_waits_for_the_handler_of_a_lost_connection(spawn: Spawn) -> None:
+    sink, working, go_on = Sink(), threading.Event(), threading.Event()
+
+    def handle(stream: ReceivedStream) -> None:
+        if not working.is_set():
+            stream.read(4)
+            working.set()
+            assert go_on.wait(WAIT)
+            stream.commit(2)
+        while stream.read(100):
+            pass
+
+    with receiving(handle, sink) as connect:
+        connection = connect()
+        older = connection.open_stream(WAIT, durable="a")
+        older.write(b"data")
+        assert working.wait(WAIT)
+        connection.abort()
+        another = connect()
+        opening = spawn(lambda: another.open_stream(WAIT, durable="a"))
+        wait_for_reader(another)
+        go_on.set()
+        newer = opening.result(WAIT)
+        assert newer.offset == 0
+        newer.close()
+
+
+def test_a_receiver_that_always_says_something_holds_up_no_time_limit() -> None:
+    client, server = wsmux.pair()
+    ended = threading.Event()
+
+    def flood() -> None:
+        stream = server.accept_stream(WAIT)
+        stream.fill(bytearray(35))  # OPEN
+        stream.write(b"\x10" + bytes(16) + bytes(8))
+        try:
+            while not ended.is_set():
+                stream.write((b"\x11" + bytes(8)) * 1000)
+        except wsmux.StreamError:
+            return
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    with client, server:
+        stream = client.open_stream(WAIT, durable="a")
+        assert stream.write(b"data") == 4
+        with pytest.raises(TimeoutError, match="committed 0 of 4"):
+            stream.wait_committed(0.05)
+        ended.set()
+        stream.suspend()
+        thread.join(WAIT)
+
+
+def test_a_handler_that_works_for_long_can_ask_whether_it_is_still_wanted() -> None:
+    working, wanted = threading.Event(), threading.Event()
+
+    def handle(stream: ReceivedStream) -> None:
+        if not working.is_set():
+            stream.check()
+            working.set()
+            wait_for(lambda: superseded(stream))
+            stream.check()
+            wanted.set()
+        stream.read()
+
+    with receiving(handle, MemoryOffsets()) as connect:
+        older = connect().open_stream(WAIT, durable="a")
+        assert working.wait(WAIT)
+        connect().open_stream(WAIT, durable="a").close()
+        older.suspend()
+    assert not wanted.is_set()
+
+
+def superseded(stream: ReceivedStream) -> bool:
+    try:
+        stream.check()
+    except DurableRefused:
+        return True
+    return False

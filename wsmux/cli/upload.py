@@ -30,6 +30,9 @@ CHUNK = 256 * 1024
 PATIENCE = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
+# Bytes a second that a server may take to read again what it has of a file, and to finish it.
+SLOWEST = 32 * 1024 * 1024
+
 # Of HTTP, those that may pass.
 PASSING = {408, 425, 429, 500, 502, 503, 504}
 
@@ -48,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=seconds,
         default=PATIENCE,
-        help=f"seconds without progress until it fails; {PATIENCE:.0f} by default",
+        help=f"seconds of attempts without progress until it fails; {PATIENCE:.0f} by default",
     )
     parser.add_argument(
         "--progress",
@@ -157,7 +160,7 @@ class _Upload:
                 timeout, durable=self.name, epoch=self._epoch, size=self._size
             ) as stream,
         ):
-            stream.timeout = timeout
+            stream.timeout = timeout + self._size / SLOWEST  # a lost server is found by pings
             self._progress(stream)
             self._hash_up_to(stream.offset)
             while stream.offset < self._size:
@@ -183,6 +186,7 @@ class _Upload:
             data = self._read(self._hashed)[: offset - self._hashed]
             self._hash.update(data)
             self._hashed += len(data)
+            self._since = time.monotonic()  # a server that tires of waiting will find it done
 
     def _read(self, offset: int) -> bytes:
         try:

@@ -185,7 +185,7 @@ class FileOffsets:
             return self._folder / name
         with self._opened(stream) as part:
             self._check_space(stream, part)
-            part.hash_present()
+            part.hash_present(stream.check)
             due = clock.monotonic() + COMMIT_SECONDS
             while data := self._next(stream, part):
                 self._check_size(stream, part.length + len(data))
@@ -356,10 +356,15 @@ class _Part:
         fcntl.flock(self._file, fcntl.LOCK_UN)  # a forked child may have the descriptor, too
         os.close(self._file)
 
-    def hash_present(self) -> None:
-        """Read what is there for the digest; the sender waits as for a slow disk meanwhile."""
+    def hash_present(self, check: Callable[[], object]) -> None:
+        """Read what is there for the digest; the sender waits as for a slow disk meanwhile.
+
+        Args:
+            check: raises if that is no longer wanted.
+        """
         place = 0
         while data := os.pread(self._file, CHUNK, place):
+            check()
             self._hash.update(data)
             place += len(data)
 

@@ -34,7 +34,8 @@ class Journal(Protocol):
         end: the offset behind the newest.
     """
 
-    epoch: bytes
+    @property
+    def epoch(self) -> bytes: ...
 
     @property
     def start(self) -> int: ...

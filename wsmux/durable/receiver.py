@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import KIB
 from ..exceptions import ConnectionClosed, RemoteProtocolError, StreamError
 from ..protocols.durable import Data, DurableReceiver, End, Open, Phase, Received
-from ..runtime.deadline import Deadline, deadline_in, within
+from ..runtime.deadline import Deadline, call_within, deadline_in
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
 from .errors import DurableError, DurableInterrupted, DurableRefused, Refusal
@@ -120,7 +120,7 @@ class ReceivedStream:
             return b"".join(iter(lambda: self.read(CHUNK), b""))
         deadline = deadline_in(self.timeout)
         while size and not self._pieces and self._machine.phase in (Phase.OPENED, Phase.FLOWING):
-            self._check_superseded()
+            self.check()
             self._keep(self._received(deadline))
         if not size or not self._pieces:
             return b""
@@ -144,7 +144,7 @@ class ReceivedStream:
         The others are those of the store and of ``Stream.write``; then it may be stored.
         """
         with self._telling:
-            self._check_superseded()
+            self.check()
             offset = self.offset if offset is None else offset
             if not self.committed <= offset <= self.offset:
                 raise ValueError(
@@ -159,6 +159,19 @@ class ReceivedStream:
                     return
                 frame = self._machine.commit(offset)
             self._tell(frame)
+
+    def check(self) -> None:
+        """Return if no other sender has taken over the name; ``read`` and ``commit`` do so, too.
+
+        For a handler that works for long without either, which the newer sender has to wait for.
+
+        Raises:
+            DurableRefused: another sender has.
+        """
+        if self._superseded:
+            raise DurableRefused(
+                Refusal.SUPERSEDED, f"another sender has opened {self.name!r} in the same epoch"
+            )
 
     # For ``DurableHandler``
 
@@ -175,10 +188,12 @@ class ReceivedStream:
 
     def accept(self, committed: int) -> None:
         """Answer OPEN."""
+        if committed < 0:
+            raise ValueError(f"the store has an offset of {committed} for {self.name!r}")
         size = self.size
-        if committed < 0 or (size is not None and committed > size):
+        if size is not None and committed > size:
             raise DurableRefused(
-                Refusal.FAILED,
+                Refusal.EXISTS,
                 f"{committed} bytes of {self.name!r} are committed, of which there are {size}: use "
                 "another epoch for other data",
             )
@@ -216,26 +231,19 @@ class ReceivedStream:
         """End it whatever it waits for. Never blocks."""
         self._stream.reset()
 
-    def _check_superseded(self) -> None:
-        if self._superseded:
-            raise DurableRefused(
-                Refusal.SUPERSEDED, f"another sender has opened {self.name!r} in the same epoch"
-            )
-
     def _tell(self, frame: bytes) -> None:
         try:
-            with within(Deadline(SUPERSEDED_TIMEOUT if self._superseded else TELL_TIMEOUT)):
-                self._stream.write(frame)
+            timeout = SUPERSEDED_TIMEOUT if self._superseded else TELL_TIMEOUT
+            call_within(Deadline(timeout), self._stream.write, frame)
         except BaseException:
             self._stream.reset()  # with a part of a frame sent, nothing can follow
             raise
 
     def _received(self, deadline: Deadline) -> list[Received]:
         try:
-            with within(deadline):
-                data = self._stream.read(CHUNK)
+            data = call_within(deadline, self._stream.read, CHUNK)
         except ValueError:
-            self._check_superseded()
+            self.check()
             raise
         if not data:
             raise DurableInterrupted(

@@ -22,7 +22,7 @@ from ..exceptions import (
     WriteTimeout,
 )
 from ..protocols.durable import MAX_DATA, NO_EPOCH, DurableSender, Phase, Refused
-from ..runtime.deadline import Deadline, deadline_in, within
+from ..runtime.deadline import Deadline, call_within, deadline_in
 from ..runtime.interrupts import is_interrupt
 from ..runtime.parking import Condition
 from .errors import DurableInterrupted, DurableLost, DurableRefused
@@ -38,6 +38,9 @@ __all__ = ["DurableStream", "open_durable"]
 
 # Bytes of answers read at once; an answer to a COMMIT has nine.
 CHUNK = 16 * KIB
+
+# Times that a write reads what the receiver has said: one that says ever more holds up nobody.
+MOST_READS = 16
 
 # Seconds to wait for the reason of a receiver that has stopped reading.
 REASON_TIMEOUT = 10.0
@@ -231,9 +234,12 @@ class DurableStream:
 
     def suspend(self) -> None:
         """Leave without an end: the name goes on when it is opened again. Never blocks."""
-        if not self._closed:
+        with self._changed:
+            if self._closed:
+                return
             self._closed = True
-            self._stream.close()
+            self._changed.notify_all()
+        self._stream.close()
 
     def __enter__(self) -> Self:
         return self
@@ -281,7 +287,8 @@ class DurableStream:
             self._unsent = self._framed(data)
             return
         while True:
-            committed = self._machine.committed
+            with self._changed:  # whoever has read of this has trimmed the journal, too
+                committed = self._machine.committed
             try:
                 journal.append(data, 0)
                 return
@@ -313,8 +320,7 @@ class DurableStream:
         """Send a part of the protocol; what cannot be sent in time stays in ``_unsent``."""
         self._unsent = data
         try:
-            with within(deadline):
-                self._stream.write(self._unsent)
+            call_within(deadline, self._stream.write, self._unsent)
         except WriteTimeout as error:
             self._unsent = self._unsent[error.bytes_written :]
             raise
@@ -342,17 +348,22 @@ class DurableStream:
 
     def _await(self, reached: Callable[[], bool], deadline: Deadline) -> None:
         """Read what the receiver says, until that is enough, or the stream cannot go on."""
+        tried = False
         while True:
             with self._changed:
                 while self._reading and not reached():
+                    self._check_open_locked()
                     if deadline.expired():
                         raise TimeoutError(self._behind())
                     self._changed.wait(deadline.remaining())
                 if reached():
                     return
+                if tried and deadline.expired():  # there may always be something to read
+                    raise TimeoutError(self._behind())
                 self._reading = True
             with self._read_by_this_thread():
                 self._receive(deadline)
+            tried = True
 
     def _drain(self) -> None:
         """Read what the receiver has said, unless another thread does. Never blocks."""
@@ -362,7 +373,7 @@ class DurableStream:
             self._reading = True
         with self._read_by_this_thread():
             try:
-                while True:
+                for _ in range(MOST_READS):
                     self._receive(Deadline(0.0))
             except TimeoutError:
                 return
@@ -382,8 +393,7 @@ class DurableStream:
     def _receive(self, deadline: Deadline) -> None:
         if self._refusal is None:
             try:
-                with within(deadline):
-                    data = self._stream.read(CHUNK)
+                data = call_within(deadline, self._stream.read, CHUNK)
             except TimeoutError:
                 raise TimeoutError(self._behind()) from None
             if not data:
@@ -399,18 +409,19 @@ class DurableStream:
             raise DurableRefused(*self._refusal, "remote")
 
     def _answered(self, data: bytes) -> None:
-        accepted, before = self._machine.phase is not Phase.OPENED, self._machine.committed
-        try:
-            with self._changed:
+        with self._changed:
+            opened, before = self._machine.phase is Phase.OPENED, self._machine.committed
+            try:
                 answers = self._machine.receive(data)
-        except RemoteProtocolError:
-            self._stream.reset()
-            raise
-        for answer in answers:
-            if isinstance(answer, Refused):
-                self._refusal = answer
-        if self._journal is not None and accepted and self._machine.committed > before:
-            self._journal.trim(self._machine.committed)
+            except RemoteProtocolError:
+                self._stream.reset()
+                raise
+            for answer in answers:
+                if isinstance(answer, Refused):
+                    self._refusal = answer
+            # What ACCEPTED says has yet to be compared with the journal.
+            if self._journal is not None and not opened and self._machine.committed > before:
+                self._journal.trim(self._machine.committed)
 
     def _behind(self) -> str:
         return (
