@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .diagnostics.stall_watch import Stall, StallWatch
     from .diagnostics.status_socket import LiveSocket
     from .durable.files import FileOffsets
+    from .durable.journal import Journal
     from .endpoints.bridge import bridge
     from .exceptions import (
         ConcurrencyError,
@@ -74,6 +75,7 @@ __all__ = [
     "HalfState",
     "HalfStatus",
     "HandshakeError",
+    "Journal",
     "LiveSocket",
     "LocalProtocolError",
     "NoThreadError",
@@ -118,6 +120,7 @@ __getattr__ = lazy_names(
         "diagnostics.stall_watch": ("Stall", "StallWatch"),
         "diagnostics.status_socket": ("LiveSocket",),
         "durable.files": ("FileOffsets",),
+        "durable.journal": ("Journal",),
         "endpoints.bridge": ("bridge",),
         "exceptions": (
             "ConcurrencyError",

@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING
 from ..runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from .errors import DurableError, DurableInterrupted, DurableLost, DurableRefused, Refusal
+    from .errors import (
+        DurableError,
+        DurableInterrupted,
+        DurableLost,
+        DurableRefused,
+        JournalDamaged,
+        JournalError,
+        JournalFull,
+        Refusal,
+    )
     from .files import FileOffsets
     from .interfaces import Offsets
+    from .journal import Journal
     from .receiver import DurableHandler, ReceivedStream
     from .sender import DurableStream
 
@@ -25,6 +35,10 @@ __all__ = [
     "DurableRefused",
     "DurableStream",
     "FileOffsets",
+    "Journal",
+    "JournalDamaged",
+    "JournalError",
+    "JournalFull",
     "Offsets",
     "ReceivedStream",
     "Refusal",
@@ -38,10 +52,14 @@ __getattr__ = lazy_names(
             "DurableInterrupted",
             "DurableLost",
             "DurableRefused",
+            "JournalDamaged",
+            "JournalError",
+            "JournalFull",
             "Refusal",
         ),
         "files": ("FileOffsets",),
         "interfaces": ("Offsets",),
+        "journal": ("Journal",),
         "receiver": ("DurableHandler", "ReceivedStream"),
         "sender": ("DurableStream",),
     },

@@ -6,7 +6,10 @@
     └── DurableError
         ├── DurableRefused        the receiver said why             .kind  .reason  .temporary
         ├── DurableInterrupted    the other side left before the end
-        └── DurableLost           what is to be sent next is gone   .committed  .oldest  .newest
+        ├── DurableLost           what is to be sent next is gone   .committed  .oldest  .newest
+        └── JournalError          a journal cannot be used
+            ├── JournalFull       the disk has no room; later it may
+            └── JournalDamaged    it is not as it was written       .path  .position
 
 A lost connection raises what it raises on any stream, a ``ConnectionClosed``.
 """
@@ -16,7 +19,16 @@ from __future__ import annotations
 from ..exceptions import Side, WsmuxError
 from ..protocols.durable import Refusal
 
-__all__ = ["DurableError", "DurableInterrupted", "DurableLost", "DurableRefused", "Refusal"]
+__all__ = [
+    "DurableError",
+    "DurableInterrupted",
+    "DurableLost",
+    "DurableRefused",
+    "JournalDamaged",
+    "JournalError",
+    "JournalFull",
+    "Refusal",
+]
 
 
 class DurableError(WsmuxError):
@@ -66,3 +78,32 @@ class DurableLost(DurableError):
         self.committed = committed
         self.oldest = oldest
         self.newest = newest
+
+
+class JournalError(DurableError):
+    """Report a journal that cannot be opened, or takes no more."""
+
+    side: Side | None = "local"
+
+
+class JournalFull(JournalError):
+    """Report that the disk has no room for what a journal was given, of which it kept nothing."""
+
+    retry_safe = True
+
+
+class JournalDamaged(JournalError):
+    """Report a journal whose files are not as they were written.
+
+    Attributes:
+        path: the file.
+        position: where in the file.
+    """
+
+    def __init__(self, path: str, position: int, what: str) -> None:
+        super().__init__(
+            f"the journal file {path} is damaged at byte {position}: {what}. Restore it from a "
+            "copy, or remove the folder to begin anew without what was not committed"
+        )
+        self.path = path
+        self.position = position
