@@ -25,7 +25,8 @@ from wsmux.exceptions import ForkedError
 from ..helpers.durable import pattern
 from ..helpers.timeouts import WAIT
 
-Folder = Path
+# Bytes of a record before its data.
+HEAD = 27
 
 
 @pytest.fixture
@@ -174,14 +175,31 @@ def test_a_last_record_with_any_wrong_byte_is_left_out(folder: Path, tmp_path: P
         shutil.rmtree(copy)
 
 
+def test_a_hole_in_what_was_not_synced_is_cut_off(folder: Path) -> None:
+    with Journal(folder, sync_every=None) as journal:
+        journal.append(b"one")
+        journal.sync()
+        journal.append(b"two")
+        journal.append(b"three")
+        (path,) = segments(folder)
+        data = path.read_bytes()
+    for place, left in ((data.index(b"two"), b"one"), (data.index(b"three"), b"onetwo")):
+        path.write_bytes(data[:place] + b"\0" + data[place + 1 :])
+        with Journal(folder) as journal:
+            assert everything(journal) == left
+    path.write_bytes(data.replace(b"one", b"0ne"))
+    with pytest.raises(JournalDamaged, match="a record is damaged"):
+        Journal(folder)
+
+
 def test_any_wrong_byte_with_whole_records_behind_is_damage(folder: Path, tmp_path: Path) -> None:
     with Journal(folder) as journal:
         for part in (b"one", b"two", b"three"):
             journal.append(part)
     (path,) = segments(folder)
     data = path.read_bytes()
-    last = data.index(b"three") - 19
-    for place in range(last):
+    last = data.index(b"three") - HEAD
+    for place in range(last):  # the last record says that those before it were synced
         copy = shutil.copytree(folder, tmp_path / str(place))
         changed = bytearray(data)
         changed[place] ^= 0x41

@@ -3,7 +3,7 @@
 A journal is a folder with ``lock``, ``epoch`` and segments. A segment is a file of records, named
 by the offset at which it begins, in 20 digits. A record is
 
-    magic 2 B | kind 1 B | size 4 B | offset 8 B | CRC-32 4 B | data
+    magic 2 B | kind 1 B | size 4 B | offset 8 B | synced 8 B | CRC-32 4 B | data
 
 in network order, where the CRC is that of a secret of the journal and of everything else: data that
 look like a record are none. A record of kind ``DATA`` has ``size`` bytes of data, the first of
@@ -12,9 +12,10 @@ dropped. ``epoch`` has the epoch and that secret. Offsets have no holes, and seg
 other.
 
 A process that is killed leaves at most one record that is not whole, the last one of the last
-segment; it is cut off when the journal is opened. After a power cut that may be more, but nothing
-that was synced. A record that is wrong although whole ones follow it is damage, which is never cut
-off. To tell the two apart, a segment is synced before the next one is begun.
+segment; it is cut off when the journal is opened. A power cut may also leave holes, with whole
+records behind them, but not in what was synced; each record says up to which offset that was when
+it was written. So what is behind a hole is cut off, too, and a hole in what was synced is damage,
+which is never cut off. A segment is synced before the next one is begun.
 
 After a failed fsync nobody knows what is on the disk, and the system may say that all is well the
 next time (see "Can Applications Recover from fsync Failures?", Rebello et al., 2020). So a journal
@@ -52,7 +53,8 @@ EPOCH_SIZE, SECRET_SIZE = 16, 16
 DATA, TRIM = 1, 2
 
 MAGIC = b"wJ"
-_HEAD = struct.Struct(">2sBIQI")
+_FIELDS = struct.Struct(">BIQQ")
+_HEAD = struct.Struct(">2sBIQQI")
 
 # The greatest record, and the distance of the positions that are remembered of a segment.
 MAX_RECORD = 1 * MIB
@@ -66,10 +68,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class _Record(NamedTuple):
-    """Describe a record: its kind and offset, where its data are in the file, and how many."""
+    """Describe a record: what its head says, where its data are in the file, and how many."""
 
     kind: int
     offset: int
+    synced: int
     position: int
     size: int
 
@@ -153,7 +156,7 @@ class Journal:
         self._room = Condition(threading.Lock())
         self._in_child = self._closed = False
         self._failure: str | None = None
-        self._unsynced = self._size = 0
+        self._unsynced = self._size = self._synced = 0
         self._file = self._lock_file = -1
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_folder()
@@ -368,7 +371,7 @@ class Journal:
         while position < len(data):
             record = _parse(data, position, self._secret)
             if record is None or (record.kind == DATA and record.offset != segment.end):
-                if not last or self._is_followed(data, position, segment.end):
+                if not last or self._synced_behind(data, position) > segment.end:
                     text = "a record is damaged" if record is None else "a record is missing"
                     raise JournalDamaged(str(segment.path), position, text)
                 return position
@@ -380,20 +383,22 @@ class Journal:
             position = record.behind
         return position
 
-    def _is_followed(self, data: bytes, position: int, end: int) -> bool:
-        """Return whether a whole record of later data is behind a position that has none."""
+    def _synced_behind(self, data: bytes, position: int) -> int:
+        """Return up to which offset all was synced, as records behind a position say."""
+        synced = 0
         while (position := data.find(MAGIC, position + 1)) >= 0:
             record = _parse(data, position, self._secret)
-            if record is not None and record.offset >= end:
-                return True
-        return False
+            if record is not None:
+                synced = max(synced, record.synced)
+        return synced
 
     def _open_for_writing(self, segment: _Segment, size: int) -> None:
         self._file = os.open(segment.path, os.O_RDWR)
         self._size = size
         if os.fstat(self._file).st_size > size:
             os.ftruncate(self._file, size)
-            os.fsync(self._file)
+        os.fsync(self._file)  # a process that was killed may not have come to it
+        self._synced = segment.end
 
     def _new_segment(self, start: int) -> _Segment:
         segment = _Segment(self._folder / f"{start:020d}", start)
@@ -430,18 +435,20 @@ class Journal:
         records = [self._record(DATA, start + at, data[at : at + MAX_RECORD]) for at in steps]
         size = self._write_locked(b"".join(records))
         self._unsynced += len(data)
+        synced = self._synced
         if self._sync_every is not None and self._unsynced > self._sync_every:
-            self._sync_locked()
+            self._sync_file_locked()
+            synced = start + len(data)
         for at, record in zip(steps, records, strict=True):
             position = before + _HEAD.size
-            segment.note(_Record(DATA, start + at, position, len(record) - _HEAD.size))
+            segment.note(_Record(DATA, start + at, 0, position, len(record) - _HEAD.size))
             before += len(record)
         # No signal is handled in between: what was written is either wholly there or written over.
-        self._size, segment.end = size, start + len(data)
+        self._size, segment.end, self._synced = size, start + len(data), synced
 
     def _record(self, kind: int, offset: int, data: bytes) -> bytes:
-        crc = _checksum(kind, offset, data, self._secret)
-        return _HEAD.pack(MAGIC, kind, len(data), offset, crc) + data
+        fields = kind, len(data), offset, self._synced
+        return _HEAD.pack(MAGIC, *fields, _checksum(fields, data, self._secret)) + data
 
     def _write_locked(self, data: bytes) -> int:
         """Write behind what is whole, and return the size with it, which the caller takes over.
@@ -464,11 +471,15 @@ class Journal:
 
     def _sync_locked(self) -> None:
         if self._unsynced:
-            try:
-                os.fsync(self._file)
-            except OSError as error:
-                raise self._failed("synced", error) from error
-            self._unsynced = 0
+            self._sync_file_locked()
+            self._synced = self.end
+
+    def _sync_file_locked(self) -> None:
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._failed("synced", error) from error
+        self._unsynced = 0
 
     def _sync_folder(self) -> None:
         folder = os.open(self._folder, os.O_RDONLY)
@@ -512,8 +523,8 @@ class Journal:
         self._file = self._lock_file = -1
 
 
-def _checksum(kind: int, offset: int, data: bytes, secret: int) -> int:
-    return zlib.crc32(data, zlib.crc32(struct.pack(">BIQ", kind, len(data), offset), secret))
+def _checksum(fields: tuple[int, int, int, int], data: bytes, secret: int) -> int:
+    return zlib.crc32(data, zlib.crc32(_FIELDS.pack(*fields), secret))
 
 
 def _parse(data: bytes, position: int, secret: int) -> _Record | None:
@@ -521,10 +532,10 @@ def _parse(data: bytes, position: int, secret: int) -> _Record | None:
     begin = position + _HEAD.size
     if begin > len(data):
         return None
-    magic, kind, size, offset, crc = _HEAD.unpack_from(data, position)
+    magic, kind, size, offset, synced, crc = _HEAD.unpack_from(data, position)
     behind = begin + size
     if magic != MAGIC or kind not in (DATA, TRIM) or size > MAX_RECORD or behind > len(data):
         return None
-    if _checksum(kind, offset, data[begin:behind], secret) != crc:
+    if _checksum((kind, size, offset, synced), data[begin:behind], secret) != crc:
         return None
-    return _Record(kind, offset, begin, size)
+    return _Record(kind, offset, synced, begin, size)
