@@ -125,7 +125,9 @@ DURABLE = {
     "JournalFull",
     "Offsets",
     "ReceivedStream",
+    "RedisOffsets",
     "Refusal",
+    "SqlOffsets",
 }
 
 SERVER = {"connections", "host", "port", "serve_forever", "shutdown", "stopping", "url"}
@@ -190,6 +192,7 @@ def test_the_flask_module_exports_what_it_promises() -> None:
     assert wsmux.flask.__all__ == ["Bus", "Mux", "debug_blueprint", "script_blueprint", "uploads"]
     names = {name for name in vars(wsmux.flask.Mux) if not name.startswith("_")}
     assert names == {
+        "around",
         "connections",
         "drain_on_sigterm",
         "durable_route",

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import wsmux
-from wsmux.durable import Journal, JournalDamaged, JournalError, JournalFull
+from wsmux.durable import DurableHandler, Journal, JournalDamaged, JournalError, JournalFull
 from wsmux.durable import journal as journal_module
 from wsmux.exceptions import ForkedError
 
-from ..helpers.durable import pattern
+from ..helpers.checkout import ROOT
+from ..helpers.durable import Sink, pattern, receiving
 from ..helpers.timeouts import WAIT
 
 # Bytes of a record before its data.
@@ -408,6 +409,59 @@ def test_it_belongs_to_the_parent_of_a_fork(folder: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
         journal.append(b"three")
         assert everything(journal) == b"onethree"
+
+
+# Senders
+
+
+def test_a_sender_keeps_in_it_what_is_not_committed(folder: Path) -> None:
+    sink, data = Sink(), pattern(0, 1_000_000)
+    with (
+        Journal(folder, max_bytes=300_000, segment_bytes=50_000) as journal,
+        receiving(sink.handle, sink) as connect,
+        connect().open_stream(WAIT, durable="a", journal=journal) as stream,
+    ):
+        stream.timeout = WAIT
+        for start in range(0, len(data), 100_000):
+            stream.write(data[start : start + 100_000])
+        stream.wait_committed(WAIT)
+        assert (journal.start, journal.end) == (len(data), len(data))
+        assert len(segments(folder)) == 1
+    assert sink.data["a"] == data
+    assert sink.kept["a"] == (journal.epoch, len(data))
+
+
+SENDER = """
+import sys, wsmux
+from tests.helpers.durable import pattern
+with (
+    wsmux.Journal(sys.argv[1], sync_every=None, segment_bytes=100_000) as journal,
+    wsmux.connect(sys.argv[2]) as connection,
+    connection.open_stream(durable="a", journal=journal) as stream,
+):
+    while stream.offset < 2_000_000:
+        stream.write(pattern(stream.offset, stream.offset + 1000))
+        print(stream.offset, flush=True)
+"""
+
+
+def test_a_sender_that_is_killed_goes_on_with_what_it_has_kept(folder: Path) -> None:
+    sink = Sink()
+    handler = DurableHandler(sink.handle, offsets=sink)
+    with wsmux.serve(stream_handler=handler) as server:
+        command = [sys.executable, "-c", SENDER, str(folder), server.url]
+        for lines in (1, 100, 300, 700, None):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+            assert process.stdout is not None
+            if lines is None:
+                process.communicate(timeout=WAIT)
+                assert process.returncode == 0
+            else:
+                for _ in range(lines):
+                    assert process.stdout.readline()
+                process.kill()
+                process.communicate()
+    assert sink.data["a"] == pattern(0, 2_000_000)
 
 
 def test_it_is_a_public_name() -> None:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from .interfaces import Offsets
     from .journal import Journal
     from .receiver import DurableHandler, ReceivedStream
+    from .redis_offsets import RedisOffsets
     from .sender import DurableStream
+    from .sql_offsets import SqlOffsets
 
 __all__ = [
     "DurableError",
@@ -41,7 +43,9 @@ __all__ = [
     "JournalFull",
     "Offsets",
     "ReceivedStream",
+    "RedisOffsets",
     "Refusal",
+    "SqlOffsets",
 ]
 
 __getattr__ = lazy_names(
@@ -61,6 +65,8 @@ __getattr__ = lazy_names(
         "interfaces": ("Offsets",),
         "journal": ("Journal",),
         "receiver": ("DurableHandler", "ReceivedStream"),
+        "redis_offsets": ("RedisOffsets",),
         "sender": ("DurableStream",),
+        "sql_offsets": ("SqlOffsets",),
     },
 )
