@@ -37,6 +37,7 @@ LAYERS = (
     ("recording",),
     ("mux",),
     ("endpoints",),
+    ("durable",),
     ("client", "server"),
     ("diagnostics",),
     ("flask",),
@@ -53,9 +54,21 @@ IMPURE = {"_thread", "logging", "queue", "random", "secrets", "socket", "threadi
 HANDSHAKES = {"websocket", "simple_websocket"}
 TEST_TOOLS = {"pytest", "_pytest", "hypothesis"}
 # What a folder offers of a folder above it, by a name that is imported when it is used.
-OFFERED = {("wsmux.flask", "wsmux.bus.flask_extension", "types")}
-# A stream names the connection it belongs to.
-TYPE_CIRCLES = [["wsmux.mux.connection", "wsmux.mux.stream", "wsmux.mux.stream_socket"]]
+OFFERED = {
+    ("wsmux.flask", "wsmux.bus.flask_extension", "types"),
+    ("wsmux.mux.connection", "wsmux.durable.interfaces", "types"),
+    ("wsmux.mux.connection", "wsmux.durable.sender", "lazy"),
+    ("wsmux.mux.connection", "wsmux.durable.sender", "types"),
+}
+# A stream names the connection it belongs to, which opens durable ones.
+TYPE_CIRCLES = [
+    [
+        "wsmux.durable.sender",
+        "wsmux.mux.connection",
+        "wsmux.mux.stream",
+        "wsmux.mux.stream_socket",
+    ]
+]
 
 
 class Import(NamedTuple):

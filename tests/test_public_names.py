@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import wsmux
+import wsmux.durable
 import wsmux.flask
 import wsmux.testing
 
@@ -19,12 +20,14 @@ ALL = {
     "ConnectionClosedOK",
     "ConnectionStats",
     "Finding",
+    "FileOffsets",
     "FlowControlError",
     "ForkedError",
     "FrameError",
     "HalfState",
     "HalfStatus",
     "HandshakeError",
+    "Journal",
     "LiveSocket",
     "LocalProtocolError",
     "NoThreadError",
@@ -108,6 +111,25 @@ STREAM = {
     "write",
 }
 
+DURABLE = {
+    "DurableError",
+    "DurableHandler",
+    "DurableInterrupted",
+    "DurableLost",
+    "DurableRefused",
+    "DurableStream",
+    "FileOffsets",
+    "Journal",
+    "JournalDamaged",
+    "JournalError",
+    "JournalFull",
+    "Offsets",
+    "ReceivedStream",
+    "RedisOffsets",
+    "Refusal",
+    "SqlOffsets",
+}
+
 SERVER = {"connections", "host", "port", "serve_forever", "shutdown", "stopping", "url"}
 
 TESTING = {
@@ -167,16 +189,28 @@ def test_the_package_exports_what_it_promises() -> None:
 
 
 def test_the_flask_module_exports_what_it_promises() -> None:
-    assert wsmux.flask.__all__ == ["Bus", "Mux", "debug_blueprint", "script_blueprint"]
+    assert wsmux.flask.__all__ == ["Bus", "Mux", "debug_blueprint", "script_blueprint", "uploads"]
     names = {name for name in vars(wsmux.flask.Mux) if not name.startswith("_")}
     assert names == {
+        "around",
         "connections",
         "drain_on_sigterm",
+        "durable_route",
         "init_app",
         "route",
         "shutdown",
         "stopping",
         "stream_route",
+    }
+
+
+def test_the_durable_module_exports_what_it_promises() -> None:
+    assert set(wsmux.durable.__all__) == DURABLE
+    assert all(hasattr(wsmux.durable, name) for name in DURABLE)
+    names = {name for name in vars(wsmux.durable.DurableStream) if not name.startswith("_")}
+    assert names == {
+        *("begin", "close", "closed", "committed", "flush", "offset", "suspend"),
+        *("wait_committed", "writable", "write"),
     }
 
 

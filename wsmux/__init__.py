@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .config import Config, Recording, Resume
     from .diagnostics.stall_watch import Stall, StallWatch
     from .diagnostics.status_socket import LiveSocket
+    from .durable.files import FileOffsets
+    from .durable.journal import Journal
     from .endpoints.bridge import bridge
     from .exceptions import (
         ConcurrencyError,
@@ -65,6 +67,7 @@ __all__ = [
     "ConnectionClosedError",
     "ConnectionClosedOK",
     "ConnectionStats",
+    "FileOffsets",
     "Finding",
     "FlowControlError",
     "ForkedError",
@@ -72,6 +75,7 @@ __all__ = [
     "HalfState",
     "HalfStatus",
     "HandshakeError",
+    "Journal",
     "LiveSocket",
     "LocalProtocolError",
     "NoThreadError",
@@ -115,6 +119,8 @@ __getattr__ = lazy_names(
         "config": ("Config", "Recording", "Resume"),
         "diagnostics.stall_watch": ("Stall", "StallWatch"),
         "diagnostics.status_socket": ("LiveSocket",),
+        "durable.files": ("FileOffsets",),
+        "durable.journal": ("Journal",),
         "endpoints.bridge": ("bridge",),
         "exceptions": (
             "ConcurrencyError",

@@ -112,7 +112,7 @@ def ask(connection: wsmux.Connection, line: str) -> str:
 @pytest.mark.hang_bound(240)
 def test_everybody_reaches_everybody(server: RedisServer, stack: ExitStack) -> None:
     needs("redis-server")
-    workers, cluster = served(stack, server, "25_chat", "/chat")
+    workers, cluster = served(stack, server, "26_chat", "/chat")
     count = 16
     people = joined(stack, workers, cluster, count)
 
@@ -142,7 +142,7 @@ def test_a_file_goes_through_two_workers_and_a_killed_one_is_forgotten(
     server: RedisServer, stack: ExitStack
 ) -> None:
     needs("redis-server")
-    workers, cluster = served(stack, server, "26_file_drop", "/drop")
+    workers, cluster = served(stack, server, "27_file_drop", "/drop")
     people = joined(stack, workers, cluster, 16)
     node_of = {each.name: each.node for each in cluster.who("person:*")}
     sender = "person:0"

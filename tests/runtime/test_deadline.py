@@ -6,7 +6,16 @@ import threading
 
 import pytest
 
-from wsmux.runtime.deadline import Deadline, RealDeadline, block_end, deadline, deadline_in
+from wsmux.runtime.deadline import (
+    Deadline,
+    RealDeadline,
+    block_end,
+    call_within,
+    deadline,
+    deadline_in,
+)
+
+from ..helpers.interrupts import interrupted_at
 
 
 class Clock:
@@ -144,3 +153,27 @@ def test_a_block_tells_when_it_must_end(clock: Clock) -> None:
     with deadline(5.0):
         assert block_end() == 105.0
     assert block_end() is None
+
+
+def test_a_call_within_a_deadline_is_bounded_and_returns_its_result(clock: Clock) -> None:
+    def call(*args: object, **options: object) -> object:
+        return block_end(), args, options
+
+    assert call_within(Deadline(5.0), call, 1, two=2) == (105.0, (1,), {"two": 2})
+    assert block_end() is None
+
+
+def test_a_call_within_a_deadline_that_fails_bounds_nothing_any_more(clock: Clock) -> None:
+    with deadline(9.0):
+        with pytest.raises(ZeroDivisionError):
+            call_within(Deadline(5.0), lambda: 1 // 0)
+        assert block_end() == 109.0
+
+
+def test_a_call_interrupted_at_any_step_bounds_nothing_any_more() -> None:
+    ends, number, interrupted = Deadline(5.0), 0, True
+    while interrupted:
+        number += 1
+        interrupted = interrupted_at(number, lambda: call_within(ends, len, "call"))
+        assert block_end() is None
+    assert number > 3

@@ -38,6 +38,7 @@ from . import (
     tables,
     top,
     twin,
+    upload,
 )
 from .terminal import CommandError, sentence, talk
 
@@ -53,6 +54,7 @@ COMMANDS = {
     "tables": tables,
     "ingest": ingest,
     "cat": cat,
+    "upload": upload,
     "forward": forward,
     "exec": exec,
     "bridge": bridge,

@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--echo", action="store_true", help="echo everything")
     what.add_argument("--sink", action="store_true", help="read everything, answer nothing")
     what.add_argument("--send", type=Path, metavar="FILE", help="send a file on each stream")
+    what.add_argument(
+        "--uploads",
+        type=Path,
+        metavar="FOLDER",
+        help="receive files of wsmux upload there; stdout names each one that is finished",
+    )
     parser.add_argument("--live", action="store_true", help="publish the state for wsmux top PID")
     tunnels = parser.add_argument_group("for wsmux forward and wsmux exec; may be repeated")
     for option, metavar, text in (
@@ -69,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.tcp and len(args.protocol or ()) > 1:
         raise CommandError("--tcp serves one --protocol only", status=2)
-    options: dict[str, Any] = {**_handlers(args), **_access(args)}
+    options: dict[str, Any] = {**_access(args), **_handlers(args)}
     server = wsmux.serve(
         host=args.host,
         port=args.port,
@@ -100,7 +106,7 @@ def _access(args: argparse.Namespace) -> dict[str, Any]:
         given = "--token-file" if args.token_file else VARIABLE
         text = f"a plain socket has no request that could carry a token: --tcp or {given}, not both"
         raise CommandError(text, status=2)
-    if known or not _offers_tunnels(args):
+    if known or not (_offers_tunnels(args) or args.uploads):
         return {"token": known or None, "origins": args.origin}
     if not is_loopback(args.host):
         instead = " instead of --tcp, which carries none" if args.tcp else ""
@@ -120,16 +126,21 @@ def _offers_tunnels(args: argparse.Namespace) -> bool:
 
 
 def _handlers(args: argparse.Namespace) -> dict[str, Any]:
-    plain = args.echo or args.sink or args.send
+    plain = args.echo or args.sink or args.send or args.uploads
     if _offers_tunnels(args):
         if plain or args.open:
             raise CommandError("tunnels and commands are served alone", status=2)
         return _tunnels(args)
     if not plain:
         raise CommandError(
-            "nothing to serve: --echo, --sink, --send, --allow-forward, --allow-listen or --exec",
+            "nothing to serve: --echo, --sink, --send, --uploads, --allow-forward, --allow-listen "
+            "or --exec",
             status=2,
         )
+    if args.uploads:
+        if args.open:
+            raise CommandError("clients open the streams of uploads: not with --open", status=2)
+        return {"stream_handler": _uploads(args.uploads)}
     handle = _connection_options(args)
     return {"handler": partial(_open, handle)} if args.open else {"stream_handler": handle}
 
@@ -145,6 +156,15 @@ def _tunnels(args: argparse.Namespace) -> dict[str, Any]:
     except ValueError as error:
         raise CommandError(str(error), status=2) from error
     return {"stream_handler": tunnels.serve, "workers": MAX_TUNNELS}
+
+
+def _uploads(folder: Path) -> Callable[[Stream], None]:
+    from ..durable import FileOffsets
+    from ..durable.files import MIN_FREE, upload_handler
+    from ..durable.receiver import DurableHandler
+
+    offsets = FileOffsets(folder, min_free=MIN_FREE)
+    return DurableHandler(upload_handler(offsets, lambda path: emit(str(path))), offsets=offsets)
 
 
 def _connection_options(args: argparse.Namespace) -> Callable[[Stream], None]:

@@ -16,12 +16,23 @@ request, which the log says once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import Config, Resume
+from ..durable.files import (
+    EXPIRES,
+    IDLE_TIMEOUT,
+    MAX_SIZE,
+    MAX_UPLOADS,
+    MIN_FREE,
+    FileOffsets,
+    upload_handler,
+)
+from ..durable.receiver import MAX_STREAMS, DurableHandler
 from ..endpoints.acceptor import DRAIN
 from ..endpoints.connection_options import (
     DEFAULT_WORKERS,
@@ -53,8 +64,9 @@ from .upgrades import Upgraded, Upgrades
 
 if TYPE_CHECKING:
     from ..bus.flask_extension import Bus
+    from ..durable.interfaces import Offsets
 
-__all__ = ["Bus", "Mux", "debug_blueprint", "script_blueprint"]
+__all__ = ["Bus", "Mux", "debug_blueprint", "script_blueprint", "uploads"]
 
 # The bus has requirements of its own, and stands above this package.
 __getattr__ = lazy_names(__name__, {".bus.flask_extension": ("Bus",)})
@@ -214,6 +226,33 @@ class Mux:
         self._around.append(function)
         return function
 
+    def durable_route(
+        self,
+        path: str,
+        *,
+        offsets: Offsets,
+        max_streams: int = MAX_STREAMS,
+        **options: Any,
+    ) -> Callable[[Handler], Handler]:
+        """Serve ``handler(stream, **variables)`` at a path, for each durable stream of clients.
+
+        The stream is a ``wsmux.durable.ReceivedStream``, and ``DurableHandler`` describes what
+        happens. Takes Flask's routing options.
+
+        Args:
+            path: of the route.
+            offsets: keeps what is committed of each name, such as ``wsmux.FileOffsets``.
+            max_streams: how many there may be at once.
+        """
+
+        def decorate(handler: Handler) -> Handler:
+            serve = DurableHandler(handler, offsets=offsets, max_streams=max_streams)
+            name = _name_of(handler, options.get("endpoint"))
+            self.stream_route(path, **{**options, "endpoint": name})(serve)
+            return handler
+
+        return decorate
+
     def _decorator(
         self, path: str, options: dict[str, Any], streams: bool, detach: bool
     ) -> Callable[[Handler], Handler]:
@@ -297,6 +336,51 @@ class Mux:
                 connection.close(code=CloseCode.INTERNAL_ERROR, reason="internal error")
                 return
             options.serve(connection, handler)
+
+
+def uploads(
+    app_or_mux: Flask | Mux,
+    path: str,
+    folder: str | os.PathLike[str],
+    *,
+    finished: Callable[..., object] | None = None,
+    max_size: int | None = MAX_SIZE,
+    min_free: int = MIN_FREE,
+    max_uploads: int = MAX_UPLOADS,
+    expires: float | None = EXPIRES,
+    idle_timeout: float = IDLE_TIMEOUT,
+    replace: bool = False,
+    **options: Any,
+) -> Mux:
+    """Receive files at a path, as ``wsmux upload`` sends them; return the ``Mux`` of the route.
+
+    Uploads go on after either side was killed. A file has its name in the folder when it is whole.
+    Who may upload is for the application to say, such as in ``before_request``.
+
+    Args:
+        app_or_mux: an application, for which a ``Mux`` is made, or a ``Mux`` with its options.
+        path: of the route.
+        folder: for the files of this route alone; see ``wsmux.FileOffsets``.
+        finished: called with the path of each finished file and the variables of the route, before
+            the client learns that it is finished; again, if that was prevented. When it raises, the
+            client is told that the server failed, and comes again.
+        max_size: the most bytes of a file, 1 GiB by default, ``None`` for no limit.
+        min_free: the bytes that the file system must have left, 256 MiB by default.
+        max_uploads: how many there may be at once; clients wait for their turn.
+        expires: seconds after which unfinished files are removed to which nothing was added, a
+            week by default; ``None`` for never.
+        idle_timeout: seconds without data after which a client is told to come again.
+        replace: let a file replace an older one of its name.
+        options: of Flask's routing.
+    """
+    mux = app_or_mux if isinstance(app_or_mux, Mux) else Mux(app_or_mux)
+    offsets = FileOffsets(
+        folder, max_size=max_size, min_free=min_free, expires=expires, replace=replace
+    )
+    options.setdefault("endpoint", f"wsmux uploads {path}")
+    handler = upload_handler(offsets, finished, idle_timeout)
+    mux.durable_route(path, offsets=offsets, max_streams=max_uploads, **options)(handler)
+    return mux
 
 
 def _name_of(handler: Callable[..., object], endpoint: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 from ..config import Config
 from ..exceptions import (
@@ -31,6 +31,10 @@ from .ping import PingRateLimiter
 from .stats import ConnectionStats, Finding, StreamStats
 from .stream import Stream
 from .stream_record import StreamRecord
+
+if TYPE_CHECKING:
+    from ..durable.interfaces import Journal
+    from ..durable.sender import DurableStream
 
 __all__ = ["Connection", "StartOn"]
 
@@ -155,18 +159,61 @@ class Connection(Closing):
 
     # Opening and accepting
 
-    def open_stream(self, timeout: float | None = None) -> Stream:
+    @overload
+    def open_stream(self, timeout: float | None = None) -> Stream: ...
+
+    @overload
+    def open_stream(
+        self,
+        timeout: float | None = None,
+        *,
+        durable: str,
+        epoch: bytes | None = None,
+        size: int | None = None,
+        journal: Journal | None = None,
+    ) -> DurableStream: ...
+
+    def open_stream(
+        self,
+        timeout: float | None = None,
+        *,
+        durable: str | None = None,
+        epoch: bytes | None = None,
+        size: int | None = None,
+        journal: Journal | None = None,
+    ) -> Stream | DurableStream:
         """Open a stream and return it without waiting for the peer to acknowledge it.
 
         Blocks only while ``Config.max_pending_opens`` opened streams are unacknowledged.
 
+        With ``durable`` it is a ``wsmux.durable.DurableStream``, which goes on after either process
+        was killed. This blocks until the receiver, a ``DurableHandler``, has answered.
+
+        Args:
+            timeout: seconds.
+            durable: the name under which the receiver keeps what it has committed.
+            epoch: 16 bytes that stand for the data sent under the name, such as a hash of what
+                tells a changed file; by default the name always stands for the same data.
+            size: how many bytes that will be in all, for the receiver to know, if this is known.
+            journal: keeps what is written until it is committed, for data that cannot be read
+                again; it has an epoch of its own.
+
         Raises:
+            DurableRefused: the receiver does not take the stream.
+            DurableLost: the journal does not have what the receiver needs next.
+            ValueError: a name, an epoch or a size that cannot be.
             TimeoutError: they remained unacknowledged for ``timeout`` seconds.
             StreamRefused: the peer is going away.
             LocalProtocolError: this side is going away, on ``bymux``.
             StreamsExhausted: all stream ids are used up; open another connection.
             ConnectionClosed: the connection has ended.
         """
+        if durable is not None:
+            from ..durable.sender import open_durable
+
+            return open_durable(self, durable, epoch, size, journal, timeout)
+        if any(given is not None for given in (epoch, size, journal)):
+            raise ValueError("epoch, size and journal are for durable streams: give durable=NAME")
         deadline = Deadline(timeout)
         multiplexer, table = self._multiplexer, self._multiplexer.table
         changing = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
 
 from . import clock
 
@@ -14,10 +15,14 @@ __all__ = [
     "Deadline",
     "RealDeadline",
     "block_end",
+    "call_within",
     "deadline",
     "deadline_in",
     "within",
 ]
+
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
 
 # Seconds of one wait, after which waiters check again. On Windows a lock waits at most 49 days, and
 # poll takes at most 2^31 milliseconds.
@@ -132,3 +137,19 @@ def within(ends: Deadline) -> Iterator[None]:
         yield
     finally:
         _block_ends.reset(token)
+
+
+def call_within(
+    ends: Deadline, call: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
+) -> Result:
+    """Limit one call by a deadline that already runs.
+
+    An interrupt may come at any step, and leaves no limit behind, as it may of ``within``: that
+    would hold for all later calls of the thread.
+    """
+    before = _block_ends.get()
+    try:
+        _block_ends.set(ends.at)
+        return call(*args, **kwargs)
+    finally:
+        _block_ends.set(before)

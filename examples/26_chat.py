@@ -1,7 +1,7 @@
 """A chat whose people are found by name, whichever worker they are connected to.
 
 With Redis it runs under several workers: ``REDIS=redis://localhost gunicorn -w 4 -k gthread
---threads 64 25_chat:app``.
+--threads 64 26_chat:app``.
 """
 
 from __future__ import annotations

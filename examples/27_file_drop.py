@@ -1,7 +1,7 @@
 """Drop a file on somebody: its bytes go from one client to another, and are stored nowhere.
 
 A slow receiver holds back the sender, and nobody else. With Redis it runs under several workers:
-``REDIS=redis://localhost gunicorn -w 4 -k gthread --threads 64 26_file_drop:app``.
+``REDIS=redis://localhost gunicorn -w 4 -k gthread --threads 64 27_file_drop:app``.
 """
 
 import hashlib

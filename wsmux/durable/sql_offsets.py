@@ -1,0 +1,137 @@
+"""Keep the offsets of durable streams in a table, in the same transaction as their effects.
+
+::
+
+    offsets = SqlOffsets(lambda: sqlite3.connect("orders.db"))
+
+    @mux.durable_route("/orders", offsets=offsets)
+    def handle(stream):
+        with closing(sqlite3.connect("orders.db")) as database:
+            while rows := read_rows(stream):
+                with database:  # one transaction
+                    database.executemany("INSERT INTO orders VALUES (?, ?)", rows)
+                    offsets.record(database, stream.name, stream.epoch, stream.offset)
+                stream.commit()
+
+If the process is killed before the end of the transaction, neither is there, and behind it both
+are, so each row is there once. ``stream.commit()`` then only tells the sender.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from ..protocols.durable import Refusal
+from .errors import DurableRefused
+
+__all__ = ["SqlOffsets"]
+
+# What stands for the first, second... argument of a statement, by the ``paramstyle`` of PEP 249.
+_MARKS: dict[str, Callable[[int], str]] = {
+    "qmark": lambda place: "?",
+    "format": lambda place: "%s",
+    "pyformat": lambda place: "%s",
+    "numeric": lambda place: f":{place}",
+}
+
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+
+
+class SqlOffsets:
+    """Keep offsets in a table of any database with a driver of PEP 249. Any thread may use it.
+
+    The table is made if it is missing: ``name``, the key; ``epoch``, 32 hexadecimal digits; and
+    ``position``, a number of 64 bits.
+
+    Args:
+        connect: returns a connection of its own for each call, whose transactions are not committed
+            by themselves; it is closed after the call, which gives it back to a pool.
+        table: the name of the table, perhaps with that of its schema and a dot before it.
+        paramstyle: that of the driver, ``module.paramstyle``: ``"qmark"`` for ``sqlite3``,
+            ``"pyformat"`` for ``psycopg`` and most others.
+
+    Raises:
+        ValueError: the name of the table or the style is not one.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        table: str = "wsmux_offsets",
+        *,
+        paramstyle: str = "qmark",
+    ) -> None:
+        if not _TABLE.fullmatch(table):
+            raise ValueError(f"table must be letters, digits and underscores, not {table!r}")
+        if paramstyle not in _MARKS:
+            raise ValueError(f"paramstyle must be one of {', '.join(_MARKS)}, not {paramstyle!r}")
+        self._connect = connect
+        marks = [_MARKS[paramstyle](place) for place in range(1, 6)]
+        # What may stand in a statement is checked above: a table cannot be an argument of one.
+        self._select = f"SELECT epoch, position FROM {table} WHERE name = {marks[0]}"
+        # One statement, so that of two transactions the later one waits for the row, or fails.
+        self._update = (
+            f"UPDATE {table} SET epoch = {marks[0]}, position = {marks[1]} "
+            f"WHERE name = {marks[2]} AND (epoch <> {marks[3]} OR position <= {marks[4]})"
+        )
+        self._insert = (
+            f"INSERT INTO {table} (name, epoch, position) VALUES ({', '.join(marks[:3])})"
+        )
+        with closing(connect()) as connection:
+            connection.cursor().execute(
+                f"CREATE TABLE IF NOT EXISTS {table} (name VARCHAR(255) NOT NULL PRIMARY KEY, "
+                "epoch CHAR(32) NOT NULL, position BIGINT NOT NULL)"
+            )
+            connection.commit()
+
+    def committed(self, name: str, epoch: bytes) -> int:
+        """Return the committed offset; 0 if the name is unknown, or has another epoch."""
+        with closing(self._connect()) as connection:
+            found = self._find(connection.cursor(), name)
+            connection.rollback()  # it may go back to a pool
+        return found[1] if found is not None and found[0] == epoch.hex() else 0
+
+    def commit(self, name: str, epoch: bytes, offset: int) -> None:
+        """Record an offset in a transaction of its own.
+
+        Raises: as ``record``.
+        """
+        with closing(self._connect()) as connection:
+            try:
+                self.record(connection, name, epoch, offset)
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+
+    def record(self, connection: Any, name: str, epoch: bytes, offset: int) -> None:
+        """Record an offset in the caller's transaction, which the caller commits.
+
+        Args:
+            connection: in whose transaction the effect is.
+            name, epoch: of the stream.
+            offset: behind what has its effect in this transaction.
+
+        Raises:
+            DurableRefused: more of the stream is committed already, by another receiver: roll back.
+        """
+        cursor = connection.cursor()
+        digits = epoch.hex()
+        cursor.execute(self._update, (digits, offset, name, digits, offset))
+        if cursor.rowcount == 1:
+            return
+        found = self._find(cursor, name)
+        if found is not None:
+            raise DurableRefused(
+                Refusal.SUPERSEDED,
+                f"{found[1]} bytes of {name!r} are committed, more than the {offset} to record",
+            )
+        cursor.execute(self._insert, (name, digits, offset))
+
+    def _find(self, cursor: Any, name: str) -> tuple[str, int] | None:
+        cursor.execute(self._select, (name,))
+        row = cursor.fetchone()
+        return None if row is None else (str(row[0]), int(row[1]))
