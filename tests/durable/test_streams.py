@@ -640,31 +640,29 @@ def test_leaving_wakes_a_thread_that_waits_for_commits(spawn: Spawn) -> None:
         go_on.set()
 
 
-def test_a_newer_sender_waits_for_the_handler_of_a_lost_connection(spawn: Spawn) -> None:
-    sink, working, go_on = Sink(), threading.Event(), threading.Event()
+def test_a_newer_sender_waits_for_the_handler_of_a_lost_connection() -> None:
+    working, order = threading.Event(), list[str]()
 
     def handle(stream: ReceivedStream) -> None:
         if not working.is_set():
             stream.read(4)
             working.set()
-            assert go_on.wait(WAIT)
-            stream.commit(2)
-        while stream.read(100):
-            pass
+            wait_for(lambda: superseded(stream))
+            order.append("returned")
+            stream.commit()
+        order.append("called")
+        stream.read()
 
-    with receiving(handle, sink) as connect:
+    with receiving(handle, MemoryOffsets()) as connect:
         connection = connect()
         older = connection.open_stream(WAIT, durable="a")
         older.write(b"data")
         assert working.wait(WAIT)
         connection.abort()
-        another = connect()
-        opening = spawn(lambda: another.open_stream(WAIT, durable="a"))
-        wait_for_reader(another)
-        go_on.set()
-        newer = opening.result(WAIT)
+        newer = connect().open_stream(WAIT, durable="a")
         assert newer.offset == 0
         newer.close()
+    assert order == ["returned", "called"]
 
 
 def test_a_receiver_that_always_says_something_holds_up_no_time_limit() -> None:
@@ -719,3 +717,64 @@ def superseded(stream: ReceivedStream) -> bool:
     except DurableRefused:
         return True
     return False
+
+
+def test_each_thread_that_waits_for_commits_has_its_own_limit(spawn: Spawn) -> None:
+    go_on = threading.Event()
+
+    def handle(stream: ReceivedStream) -> None:
+        stream.read(4)
+        assert go_on.wait(WAIT)
+        stream.commit()
+        stream.read()
+
+    with receiving(handle, MemoryOffsets()) as connect:
+        connection = connect()
+        stream = connection.open_stream(WAIT, durable="a")
+        stream.write(b"data")
+        waiting = spawn(stream.wait_committed, WAIT)
+        wait_for_reader(connection)
+        with pytest.raises(TimeoutError, match="committed 0 of 4"):
+            stream.wait_committed(0.01)
+        go_on.set()
+        assert waiting.result(WAIT) == 4
+        stream.close()
+
+
+def test_waiting_for_commits_beside_a_writer_that_waits_has_a_limit(spawn: Spawn) -> None:
+    sink, go_on = Sink(), threading.Event()
+
+    def handle(stream: ReceivedStream) -> None:
+        assert go_on.wait(WAIT)
+        sink.handle(stream)
+
+    with receiving(handle, sink) as connect:
+        connection = connect()
+        stream = connection.open_stream(WAIT, durable="a")
+        writing = spawn(stream.write, DATA)
+        wait_for_writer(connection)
+        with pytest.raises(TimeoutError, match="committed 0 of"):
+            stream.wait_committed(0.01)
+        go_on.set()
+        writing.result(WAIT)
+        stream.close()
+    assert sink.data["a"] == DATA
+
+
+def test_the_end_of_what_a_write_took_may_be_sent_by_the_next_call() -> None:
+    sink, go_on = Sink(), threading.Event()
+
+    def handle(stream: ReceivedStream) -> None:
+        assert go_on.wait(WAIT)
+        sink.handle(stream)
+
+    with receiving(handle, sink) as connect:
+        stream = connect().open_stream(WAIT, durable="a")
+        stream.timeout = 0.01
+        # One frame, which with its head and OPEN is more than a window.
+        assert stream.write(DATA[: 256 * KIB]) == stream.offset == 256 * KIB
+        go_on.set()
+        assert stream.wait_committed(WAIT) == 256 * KIB
+        stream.timeout = WAIT
+        stream.close()
+    assert sink.data["a"] == DATA[: 256 * KIB]
