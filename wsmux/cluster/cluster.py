@@ -391,7 +391,7 @@ class _Running:
             try:
                 self._directory.withdraw(self._record)
             except Unreachable as error:
-                _log.warning("this node is found until its lease ends: %s", error)
+                _log.warning("this node is found until its lease ends: %s", str(error))
             self._server.close()
             self._links.close()
             self._client.close()
@@ -446,7 +446,7 @@ class _Running:
     # Redis is told
 
     def _say_later(self, presence: Presence, joins: bool, error: Unreachable) -> None:
-        # By its traceback, a log record that had the error would keep the connection alive.
+        # By its traceback, a log record that had an error would keep connections alive.
         does = "has joined" if joins else "has left"
         _log.warning("Redis is told again that %r %s: %s", presence.name, does, str(error))
         with self._changed:
@@ -485,7 +485,7 @@ class _Running:
                 wait = self._options.lease / RENEWED
             except Unreachable as error:
                 wait = pause.next()
-                _log.warning("the lease is renewed again in %.1f s: %s", wait, error)
+                _log.warning("the lease is renewed again in %.1f s: %s", wait, str(error))
             except Exception:
                 wait = LONGEST_PAUSE
                 _log.exception("the lease of this node could not be renewed")
