@@ -13,6 +13,8 @@ import pytest
 
 from wsmux.cluster import Cluster, NotConnected, TopicGap, Unreachable
 from wsmux.cluster import directory as directory_module
+from wsmux.cluster import links as links_module
+from wsmux.cluster.links import socket_folder
 
 from ..helpers.bus.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
@@ -88,6 +90,36 @@ def test_the_names_of_a_killed_process_end_with_its_lease(
                 ),
                 [f":node:{cluster.node}", ":nodes"],
             )
+
+
+def test_a_process_that_exits_without_leaving_is_forgotten_at_once(
+    server: RedisServer, namespace: str
+) -> None:
+    with Cluster(server.url, namespace=namespace, lease=60.0) as cluster:
+        process = start_node(server.url, namespace, "user:1", lease=60.0)
+        (found,) = cluster.who()
+        path = Path(socket_folder()) / f"{found.node}.sock"
+        assert path.exists()
+        process.send_signal(signal.SIGINT)  # unwinds the script, and leaves to ``atexit``
+        process.communicate(timeout=WAIT)
+        assert count(cluster) == 0
+        assert not path.exists()
+
+
+def test_the_socket_of_a_killed_process_is_removed(
+    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "LEFT_AFTER", -1.0)
+    with Cluster(server.url, namespace=namespace) as cluster:
+        process = start_node(server.url, namespace, "user:1")
+        (found,) = cluster.who("user:1")
+        process.kill()
+        process.communicate()
+        with Cluster(server.url, namespace=namespace) as other:
+            assert other.node
+            names = {path.stem for path in socket_folder().glob("*.sock")}
+            assert found.node not in names
+            assert {cluster.node, other.node} <= names
 
 
 def test_a_successor_is_not_taken_for_a_killed_process(server: RedisServer, namespace: str) -> None:

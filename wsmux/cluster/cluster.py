@@ -24,9 +24,12 @@ this process are found; others raise ``Unreachable``.
 
 from __future__ import annotations
 
+import atexit
+import os
 import ssl
 import threading
 import uuid
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -376,12 +379,14 @@ class _Running:
         self._thread = daemon_thread(target=self._keep, name="wsmux-cluster-lease")
         start_thread(self._thread)
         register(self)
+        _running.add(self)
 
     def leave(self) -> None:
         """End with the interpreter; see ``runtime.threads``."""
         self.close()
 
     def close(self) -> None:
+        _running.discard(self)
         self.topics.close()
         if self._directory is not None:
             with self._changed:
@@ -504,6 +509,22 @@ class _Running:
                     del self._unsaid[presence]
         self._directory.sweep()
         self._links.drop_ended()
+
+
+# The nodes of this process. One that exits without leaving is otherwise found until its lease ends.
+_running: weakref.WeakSet[_Running] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    for node in list(_running):
+        try:
+            node.close()
+        except Exception:
+            _log.exception("a node could not leave its cluster at exit")
+
+
+os.register_at_fork(after_in_child=_running.clear)
 
 
 def _address(listen: str) -> tuple[str, int]:

@@ -18,6 +18,7 @@ want the same node wait for.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -62,6 +63,9 @@ ANSWER_TIME = 10.0
 # Requests that wait for their answers, and threads that make them.
 MAX_WAITING, ANSWERERS = 4096, 32
 
+# Seconds after which nobody is about to listen on a socket that refuses connections.
+LEFT_AFTER = 60.0
+
 # Connections from other nodes.
 MAX_LINKS = 1024
 
@@ -86,6 +90,8 @@ def host_id() -> str:
 def socket_folder() -> Path:
     """Return the folder of the sockets of this user's nodes, after making it.
 
+    What killed processes have left in it is removed.
+
     Raises:
         PermissionError: other users have access to it.
     """
@@ -94,7 +100,17 @@ def socket_folder() -> Path:
     found = folder.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
         raise PermissionError(f"{folder} must be a directory that only this user can access")
+    for path in folder.glob("*.sock"):
+        with suppress(FileNotFoundError):  # another process has removed it
+            if time.time() - path.stat().st_mtime > LEFT_AFTER and _is_left(path):
+                path.unlink()
     return folder
+
+
+def _is_left(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # a server that is busy must not be waited for
+        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def _check_peer(sock: socket.socket) -> None:
