@@ -28,6 +28,8 @@ topic.describe      topic                                           schema, part
 topic.create        topic, schema, partitions?                      created
 topic.heads         topic                                           earliest, latest, bytes; now
                     (a subscription)                                and at each change
+topic.offsets_at    topic, timestamp (ms since 1970)                offsets: for each partition,
+                                                                    null if no row is so late
 topic.begin         topic, query? and batch?, schema                txn, done
 topic.commit        txn, receipts                                   version, rows, bytes
 topic.abort         txn                                             committed
@@ -211,6 +213,7 @@ class TopicService(Service):
         super().__init__(TOPIC_SERVICE, description="append-only partitions of rows")
         self.store = store
         self._add_rpc(self.describe, _errors(Code.NO_TOPIC))
+        self._add_rpc(self.offsets_at, _errors(Code.NO_TOPIC))
         self._add_rpc(self.create, _errors(Code.EXISTS, Code.WRONG_SCHEMA))
         self._add_rpc(self.begin, _errors(Code.NO_TOPIC, Code.WRONG_SCHEMA))
         self._add_rpc(self.commit, _errors(Code.NO_TXN, Code.WRONG_RECEIPT))
@@ -231,6 +234,11 @@ class TopicService(Service):
             "partitions": told.partitions,
             **told.heads._asdict(),
         }
+
+    def offsets_at(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the first offsets whose rows came at a time or later."""
+        request = Request(init)
+        return {"offsets": self.store.offsets_at(request.text("topic"), request.whole("timestamp"))}
 
     def create(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Create a topic."""
