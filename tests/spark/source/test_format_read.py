@@ -268,6 +268,11 @@ def test_what_a_topic_holds_is_read_between_offsets(spark: Any) -> None:
 
         assert read(startingOffsets='{"1": 4}', endingOffsets='{"0": 2, "1": 6}') == [0, 1, 14, 15]
         assert read(minPartitions=6, columns="id") == list(range(20))
+        frame = load(spark, server.url, dataset=None, topic="t", includeMetadata="true")
+        row = frame.where("partition = 1 AND offset = 3").select("id", "timestamp").first()
+        assert row.id == 13
+        begun = {"startingTimestamp": round(row.timestamp.timestamp() * 1000)}
+        assert read(**begun, columns="id") == list(range(20))
         found = failure(lambda: read(startingOffsets='{"0": 11}'))
         assert found.code == "BAD_OFFSETS"
         found = failure(lambda: read(startingOffsets='{"0": 9}', endingOffsets='{"0": 3}'))

@@ -13,6 +13,7 @@ from wsmux.rpc import RiverError
 from wsmux.spark.source.offsets import (
     Position,
     Span,
+    at_time,
     begin_of,
     covered,
     gaps,
@@ -114,6 +115,16 @@ def test_starting_offsets(asked: Any, found: list[int]) -> None:
 def test_offsets_that_never_were_are_refused(asked: Any, text: str) -> None:
     with pytest.raises(RiverError, match=f"^BAD_OFFSETS: {text}$"):
         starting(asked, "latest", HEADS, "startingOffsets")
+
+
+def test_offsets_of_a_time_are_within_what_is_held() -> None:
+    first, second, third = HEADS.latest
+    assert at_time([0, 1, third + 1], HEADS, "error") == [0, min(1, second), third]
+    assert at_time([None, 0, None], HEADS, "latest") == [first, 0, third]
+    text = "partition 0 has no row of startingTimestamp or later"
+    with pytest.raises(RiverError, match=f"^BAD_OFFSETS: {text}") as caught:
+        at_time([None, None, 1], HEADS, "error")
+    assert "set startingOffsetsByTimestampStrategy=latest" in caught.value.message
 
 
 # Limits

@@ -112,11 +112,47 @@ def test_columns_are_named_with_commas_or_in_json(text: str, columns: tuple[str,
         ("Earliest", "earliest"),
         ("latest", "latest"),
         ('{"0": 17, "2": -2, "3": -1}', {0: 17, 2: -2, 3: -1}),
+        ('{"t": {"0": 17, "2": -2}}', {0: 17, 2: -2}),
     ],
 )
 def test_offsets_are_a_word_or_json(text: str, offsets: Any) -> None:
     assert parsed(topic="t", startingOffsets=text).starting_offsets == offsets
     assert parsed(topic="t", endingOffsets=text).ending_offsets == offsets
+
+
+@pytest.mark.parametrize("value", ['{"u": {"0": 1}}', '{"t": {"0": 1}, "u": {"0": 1}}'])
+def test_offsets_of_another_topic_are_refused(value: str) -> None:
+    message = refusal(topic="t", startingOffsets=value)
+    assert message.startswith("the option startingOffsets must be offsets of the topic t only, not")
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("0", 0),
+        ("1764230400123", 1764230400123),
+        ("20261127", 1795737600000),
+        ("1970-01-01T01:00:00.5", 3_600_500),
+    ],
+)
+def test_a_timestamp_is_that_of_kafka_or_iso(text: str, moment: int) -> None:
+    options = parsed(topic="t", startingTimestamp=text, endingTimestamp=text)
+    assert (options.starting_timestamp, options.ending_timestamp) == (moment, moment)
+
+
+@pytest.mark.parametrize("value", ["-1", "soon", "9" * 30, "1.5"])
+def test_bad_timestamps_are_refused(value: str) -> None:
+    message = refusal(topic="t", startingTimestamp=value)
+    assert message.startswith("the option startingTimestamp must be a ")
+
+
+def test_what_stands_for_rows_that_are_not_there_is_error_or_latest() -> None:
+    given = {"topic": "t", "startingTimestamp": 1}
+    assert parsed(**given).timestamp_strategy == "error"
+    strategy = parsed(**given, startingOffsetsByTimestampStrategy="Latest").timestamp_strategy
+    assert strategy == "latest"
+    message = refusal(**given, startingOffsetsByTimestampStrategy="first")
+    assert message.endswith("must be error or latest, not 'first'")
 
 
 def test_an_unknown_option_is_refused_with_the_nearest() -> None:
@@ -147,6 +183,8 @@ def test_an_option_like_none_is_refused_with_all_there_are() -> None:
         (Action.STREAM_READ, "numPartitions", 1),
         (Action.STREAM_WRITE, "startingOffsets", "latest"),
         (Action.STREAM_WRITE, "txnVersion", 1),
+        (Action.STREAM_READ, "endingTimestamp", 1),
+        (Action.STREAM_WRITE, "includeMetadata", "true"),
     ],
 )
 def test_what_does_not_belong_to_an_action_is_refused(
@@ -198,7 +236,19 @@ def test_a_bad_value_is_refused_with_what_is_expected(name: str, value: str, wan
 
 @pytest.mark.parametrize(
     "value",
-    ["soonest", "[1]", "{}", '{"a": 1}', '{"0": "1"}', '{"0": true}', '{"0": -3}', '{"-1": 0}'],
+    [
+        "soonest",
+        "[1]",
+        "{}",
+        '{"t": {}}',
+        '{"t": {"x": 1}}',
+        '{"t": {"0": [1]}}',
+        '{"a": 1}',
+        '{"0": "1"}',
+        '{"0": true}',
+        '{"0": -3}',
+        '{"-1": 0}',
+    ],
 )
 def test_bad_offsets_are_refused(value: str) -> None:
     message = refusal(topic="t", startingOffsets=value)
@@ -264,6 +314,22 @@ def test_what_is_missing_is_named() -> None:
             {"topic": "t", "mergeSchema": "true"},
             "can only be used with the option dataset",
         ),
+        (
+            Action.READ,
+            {"topic": "t", "startingOffsets": "latest", "startingTimestamp": 1},
+            "startingOffsets and startingTimestamp exclude each other",
+        ),
+        (
+            Action.READ,
+            {"topic": "t", "endingOffsets": "latest", "endingTimestamp": 1},
+            "endingOffsets and endingTimestamp exclude each other",
+        ),
+        (
+            Action.READ,
+            {"topic": "t", "startingOffsetsByTimestampStrategy": "latest"},
+            "needs the option startingTimestamp",
+        ),
+        (Action.READ, {"includeMetadata": "true"}, "can only be used with the option topic"),
         (Action.WRITE, {"txnAppId": "a"}, "the option txnAppId needs the option txnVersion"),
         (Action.WRITE, {"txnVersion": 1}, "the option txnVersion needs the option txnAppId"),
         (Action.READ, {"token": "a", "header.Authorization": "b"}, "exclude each other"),

@@ -64,6 +64,30 @@ def test_a_restart_goes_on_behind_what_was_read(
     assert run(spark, server, tmp_path).ids() == []
 
 
+def test_a_query_has_columns_of_metadata_from_a_time_on(spark: Any, tmp_path: Path) -> None:
+    now = [1000.0]
+    topics = SqliteTopics(clock=lambda: now[0])
+    topics.create("t", SCHEMA, 2)
+    first = add(topics, "t", 0, 3, 3)
+    now[0] += 1
+    add(topics, "t", 1, 2, 2, first=first)
+    found: list[tuple[int, int, int, float]] = []
+
+    def note(frame: Any, number: int) -> None:
+        told = frame.select("id", "partition", "offset", "timestamp").collect()
+        found.extend((*row[:3], row.timestamp.timestamp()) for row in told)
+
+    with serve_data(topics=topics) as server:
+        options = option_list(server.url, "t", startingTimestamp=1_000_001, includeMetadata="true")
+        writer = follow(spark, options).writeStream.foreachBatch(note)
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        assert writer.start().awaitTermination(PATIENCE)
+    assert sorted(found) == [
+        *((6, 0, 3, 1001.0), (7, 0, 4, 1001.0)),
+        *((8, 1, 3, 1001.0), (9, 1, 4, 1001.0)),
+    ]
+
+
 def test_a_query_that_waits_asks_for_nothing(
     spark: Any, server: DataServer, topics: SqliteTopics, tmp_path: Path
 ) -> None:

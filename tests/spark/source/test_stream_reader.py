@@ -25,6 +25,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from wsmux.spark.source.batch_reader import schema_of_source
 from wsmux.spark.source.datasource import stream_reader_of
 from wsmux.spark.source.stream_reader import Follower, PlainStreamReader
 from wsmux.spark.source.stream_writer import StreamWriter
@@ -99,6 +100,51 @@ def test_more_partitions_and_fewer_columns(topics: SqliteTopics, server: DataSer
     assert len(parts) == 6
     assert took(reader, parts) == list(range(end))
     assert next(reader.read(parts[0])).schema.names == ["id"]
+    reader.stop()
+
+
+def test_a_query_begins_at_a_time_with_columns_of_metadata() -> None:
+    now = [0.0]
+    topics = SqliteTopics(clock=lambda: now[0])
+    topics.create("t", SCHEMA, 2)
+    for number in range(4):
+        now[0] += 1
+        add(topics, "t", number, 2, 1, first=10 * number)
+    with serve_data(topics=topics) as server:
+        options = options_of(server.url, startingTimestamp=3000, includeMetadata=True)
+        reader = stream_reader_of(options, schema_of_source(options))
+        reader.prepareForTriggerAvailableNow()  # follows the topic before
+        now[0] += 1
+        add(topics, "t", 4, 2, 1, first=40)
+        start = reader.initialOffset()
+        assert start["offsets"] == {"0": 4, "1": 2}
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end["offsets"] == {"0": 8, "1": 4}
+        copy = pickle.loads(pickle.dumps(reader))
+        batches = [each for part in reader.partitions(start, end) for each in copy.read(part)]
+        found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        names = ["id", "word", "partition", "offset", "timestamp"]
+        assert batches[0].schema.names == names
+        assert [(each[0], *each[2:4], each[4].timestamp()) for each in found] == [
+            *((20, 0, 4, 3.0), (21, 0, 5, 3.0), (30, 0, 6, 4.0), (31, 0, 7, 4.0)),
+            *((22, 1, 2, 3.0), (32, 1, 3, 4.0)),
+        ]
+        reader.stop()
+
+
+def test_a_query_that_begins_after_all_rows_is_refused_or_waits(
+    topics: SqliteTopics, server: DataServer
+) -> None:
+    add(topics, "t", 0, 10, 5)
+    late = {"startingTimestamp": "9000-01-01"}
+    reader = stream_reader_of(options_of(server.url, **late), DECLARED)
+    with pytest.raises(SparkError, match="partition 0 has no row of startingTimestamp") as caught:
+        reader.initialOffset()
+    assert caught.value.code == "BAD_OFFSETS"
+    reader.stop()
+    late["startingOffsetsByTimestampStrategy"] = "latest"
+    reader = stream_reader_of(options_of(server.url, **late), DECLARED)
+    assert reader.initialOffset()["offsets"] == {"0": 10, "1": 5}
     reader.stop()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark import DeltaDatasets
 from wsmux.spark.store.base import Span
+from wsmux.spark.tables.table import DeltaDirectory
 
 from ...helpers.spark.arrow_data import SCHEMA, pa, rows
 from ...helpers.spark.engines import deltalake
@@ -61,6 +62,42 @@ def test_a_client_that_is_elsewhere_is_told_and_nothing_is_added(store: DeltaDat
     assert add(store, {"a": Span(3, 4), RANDOM: Span(0, 2)}, rows(3, 3)) == [RANDOM]
     assert held(store) == [0, 1, 2, 3, 4]
     assert known(store, "a", RANDOM, "b") == [3, 2, 0]
+
+
+def job(store: DeltaDatasets) -> Any:
+    txn = store.begin("d", "append", SCHEMA).txn
+    part = store.open_part(txn, 0, 0, SCHEMA)
+    part.write(rows(0, 4))
+    return store.commit(txn, [part.finish(1, 1)])
+
+
+def client(store: DeltaDatasets) -> Any:
+    return add(store, {"a": Span(0, 4)}, rows(0, 4))
+
+
+@pytest.mark.parametrize("commit", [job, client])
+def test_a_commit_is_tried_again_while_others_are_faster_but_not_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: Callable[[DeltaDatasets], Any]
+) -> None:
+    store = made(DeltaDatasets(tmp_path, lock_timeout=0.05))
+    with monkeypatch.context() as losing:
+        losing.setattr(DeltaDirectory, "add_entry", lambda *arguments: False)
+        text = "^BUSY: datasets/d is written to by others all the time: nothing was changed;"
+        with pytest.raises(RiverError, match=text):
+            commit(store)
+    assert held(store) == []
+    store, tries, add_entry = (
+        DeltaDatasets(tmp_path),
+        iter([False, False]),
+        DeltaDirectory.add_entry,
+    )
+
+    def lose_twice(*arguments: Any) -> bool:
+        return next(tries, True) and add_entry(*arguments)
+
+    monkeypatch.setattr(DeltaDirectory, "add_entry", lose_twice)
+    assert commit(store) in ((1, 4, 1), [])
+    assert held(store) == [0, 1, 2, 3]
 
 
 def test_another_process_knows_how_far_each_client_is(store: DeltaDatasets, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark.store.base import READ_BYTES, READ_ROWS
 from wsmux.spark.topics import segments
-from wsmux.spark.topics.segments import Segment, SegmentWriter, check_schema, read_segment
+from wsmux.spark.topics.segments import Segment, SegmentWriter, check_schema, read_segment, timed
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows, wide
 
@@ -58,6 +58,25 @@ def test_some_columns_come_back_as_asked_for(tmp_path: Path, names: list[str]) -
     (found,) = read(tmp_path, segment, SCHEMA, names, range(2, 5))
     assert found.schema.names == names
     assert found.to_pylist() == rows(0, 5).slice(2).select(names).to_pylist()
+
+
+def test_rows_come_with_their_times(tmp_path: Path) -> None:
+    """Those of one commit with its time, those of a joined file with what stands in it."""
+    schema = SCHEMA.append(pa.field("_time", pa.int8()))
+    assert timed(schema).names == ["id", "word", "_time", "__time"]
+    segment = written(tmp_path / "f", rows(0, 5))._replace(time=1.5)
+    (found,) = read_segment(tmp_path, segment, SCHEMA, ["word"], range(1, 3), "f", "when")
+    assert found.schema.names == ["word", "when"]
+    assert [each.timestamp() for each in found.column("when").to_pylist()] == [1.5, 1.5]
+    (found,) = read_segment(tmp_path, segment, SCHEMA, [], range(2), "f", "when")
+    assert (found.schema.names, found.num_rows) == (["when"], 2)
+    times = pa.array(range(5), pa.int64()).cast(timed(SCHEMA).field(2).type)
+    joined = pa.RecordBatch.from_arrays([*rows(0, 5).columns, times], schema=timed(SCHEMA))
+    segment = written(tmp_path / "j", joined)._replace(time=1.5)
+    for names in (["word"], []):
+        (found,) = read_segment(tmp_path, segment, SCHEMA, names, range(1, 3), "j", "when")
+        assert found.column("when").cast(pa.int64()).to_pylist() == [1, 2]
+    assert ids(read(tmp_path, segment, SCHEMA, ["id", "word"], range(5))) == [0, 1, 2, 3, 4]
 
 
 def test_batches_are_bounded(tmp_path: Path) -> None:

@@ -104,6 +104,29 @@ def test_a_topic_that_is_not_there(store: SqliteTopics) -> None:
     refused("NO_TOPIC", store.begin, "u", "q", 0, SCHEMA)
     refused("NO_TOPIC", store.read, "u", 0, 0, 1)
     refused("NO_TOPIC", store.release, "u", "q", [0])
+    refused("NO_TOPIC", store.offsets_at, "u", 0)
+
+
+def test_columns_of_metadata_are_read_beside_others_and_instead_of_their_own(reopen: Open) -> None:
+    store = reopen(clock=lambda: 1.0004)
+    schema = pa.schema([("offset", pa.string()), ("id", pa.int64())])
+    store.create("own", schema, 2)
+    batch = pa.record_batch([["x", "y"], [5, 6]], schema=schema)
+    txn = store.begin("own", "q", 0, schema).txn
+    store.commit(txn, [staged(store, txn, batch, 1)])
+    table = store.read("own", 1, 1, 2, metadata=True)
+    assert table.schema.names == ["id", "partition", "offset", "timestamp"]
+    (found,) = table.batches
+    assert found.schema == table.schema
+    (row,) = found.to_pylist()
+    assert row.pop("timestamp").timestamp() == 1.0
+    assert row == {"id": 6, "partition": 1, "offset": 1}
+    table = store.read("own", 1, 0, 2, ["offset"], metadata=True)
+    assert [batch.to_pydict() for batch in table.batches] == [{"offset": [0, 1]}]
+    assert next(store.read("own", 1, 0, 2).batches).to_pydict() == batch.to_pydict()
+    refused("NO_COLUMN", store.read, "own", 0, 0, 0, ["key"], metadata=True)
+    assert store.offsets_at("own", 1000) == [None, 0]
+    assert store.offsets_at("own", 2**63 - 1) == [None, None]
 
 
 # Writing

@@ -111,6 +111,77 @@ def test_a_sweep_joins_small_files_and_changes_no_row(store: SqliteTopics, tmp_p
     assert sorted(held(store, "t")) == list(range(160))
 
 
+def told(store: SqliteTopics, partition: int, start: int, end: int) -> list[tuple[Any, ...]]:
+    """Return id, partition, offset and time, in ms, of rows."""
+    names = ["id", "partition", "offset", "timestamp"]
+    table = store.read("t", partition, start, end, names, True)
+    found = [tuple(row.values()) for batch in table.batches for row in batch.to_pylist()]
+    return [(*each[:3], round(each[3].timestamp() * 1000)) for each in found]
+
+
+def test_joined_rows_keep_their_times_however_often(tmp_path: Path) -> None:
+    now = [1000.0]
+    store = SqliteTopics(tmp_path, sync=False, clock=lambda: now[0])
+    store.create("t", SCHEMA, 2)
+    expected = []
+    for number in range(80):
+        now[0] += 0.25
+        filled(store, 1, number)
+        expected.append((2 * number + 1, 1, number, round(now[0] * 1000)))
+        if number in (39, 79):
+            before = files(tmp_path)
+            store.expire(now[0])
+            assert len(files(tmp_path)) < len(before)
+    assert told(store, 1, 0, 80) == expected
+    assert told(store, 1, 17, 60) == expected[17:60]
+    for moment, offset in (
+        (0, 0),
+        (1_000_250, 0),
+        (1_000_251, 1),
+        (1_010_000, 39),
+        (1_020_000, 79),
+    ):
+        assert store.offsets_at("t", moment) == [offset, offset]
+    assert store.offsets_at("t", 1_020_001) == [None, None]
+
+
+def test_a_time_is_looked_up_again_if_its_rows_go_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    keep = Retention(hard_rows=22)
+    store = SqliteTopics(tmp_path, sync=False, clock=lambda: now[0], retention=keep)
+    store.create("t", SCHEMA)
+    join_soon(store, 8, 8)
+    for number in range(20):
+        now[0] += 1
+        add(store, "t", number, 1, first=number)
+    store.expire(now[0])
+    assert store.offsets_at("t", 3000) == [2]
+    read = store.read
+
+    def drop_and_read(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        add(store, "t", 20, 10, first=20)
+        store.expire(now[0])
+        return read(*arguments)
+
+    monkeypatch.setattr(store, "read", drop_and_read)
+    assert store.offsets_at("t", 3000) == store.heads("t").earliest
+    assert store.heads("t").earliest > [2]
+
+
+def test_a_file_without_the_time_that_is_told_of_it_is_damaged(store: SqliteTopics) -> None:
+    filled(store, 40)
+    store.expire(time.time())
+    joined = "FROM segments WHERE file LIKE 'j%'"
+    with database_of(store).write() as db:
+        db.execute("UPDATE segments SET time = time + 1000 WHERE file LIKE 'j%'")
+        (least,) = db.execute(f"SELECT min(time) {joined}").fetchone()
+    with pytest.raises(RiverError, match=r"^CORRUPT: topics/t/j-\w+.arrow has no row as late as"):
+        store.offsets_at("t", int(least * 1000) - 1)
+
+
 def test_few_files_are_left_alone(store: SqliteTopics, tmp_path: Path) -> None:
     filled(store, 15)
     before = files(tmp_path)

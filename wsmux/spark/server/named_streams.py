@@ -140,7 +140,9 @@ class ReadStream(NamedStream):
             return self._datasets.read(request.text("token"), skip, columns, filters)
         if "topic" in request and self._topics is not None:
             partition, start, end = (request.whole(n) for n in ("partition", "start", "end"))
-            return self._topics.read(request.text("topic"), partition, start, end, columns)
+            metadata = request.flag("metadata")
+            topic = request.text("topic")
+            return self._topics.read(topic, partition, start, end, columns, metadata)
         raise refusal(Code.BAD_REQUEST, "read needs a token of a dataset, or a topic")
 
 

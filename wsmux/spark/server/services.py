@@ -28,6 +28,8 @@ topic.describe      topic                                           schema, part
 topic.create        topic, schema, partitions?                      created
 topic.heads         topic                                           earliest, latest, bytes; now
                     (a subscription)                                and at each change
+topic.offsets_at    topic, timestamp (ms since 1970)                offsets: for each partition,
+                                                                    null if no row is so late
 topic.begin         topic, query? and batch?, schema                txn, done
 topic.commit        txn, receipts                                   version, rows, bytes
 topic.abort         txn                                             committed
@@ -87,7 +89,25 @@ def _errors(*codes: Code) -> list[ErrorSchema]:
     return [ErrorSchema(code.value) for code in (*ANYWHERE, *codes)]
 
 
-class DatasetService(Service):
+class _StoreService(Service):
+    """Serve what all stores have."""
+
+    store: DatasetStore | TopicStore
+
+    def _add_rpc(self, handler: Callable[..., Any], errors: list[ErrorSchema]) -> None:
+        self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
+
+    def commit(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Make staged parts visible."""
+        txn = Request(init).text("txn")
+        return self.store.commit(txn, receipts_of(init.get("receipts")))._asdict()
+
+    def abort(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Discard staged parts."""
+        return {"committed": self.store.abort(Request(init).text("txn"))}
+
+
+class DatasetService(_StoreService):
     """Serve a store of datasets.
 
     Args:
@@ -96,7 +116,7 @@ class DatasetService(Service):
 
     def __init__(self, store: DatasetStore) -> None:
         super().__init__(DATASET_SERVICE, description="tables in versions")
-        self.store = store
+        self.store: DatasetStore = store
         missing = (Code.NO_DATASET, Code.NO_COLUMN, Code.BAD_FILTER, Code.VERSION_GONE)
         refused = (Code.EXISTS, Code.WRONG_SCHEMA)
         self._add_rpc(self.describe, _errors(*missing))
@@ -109,9 +129,6 @@ class DatasetService(Service):
         self._add_rpc(self.optimize, _errors(Code.NO_DATASET, Code.WRONG_SCHEMA))
         self._add_rpc(self.vacuum, _errors(Code.NO_DATASET, Code.WRONG_SCHEMA))
         self._add_rpc(self.history, _errors(Code.NO_DATASET))
-
-    def _add_rpc(self, handler: Callable[..., Any], errors: list[ErrorSchema]) -> None:
-        self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
 
     def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Return a version, the latest by default, split into ranges."""
@@ -168,15 +185,6 @@ class DatasetService(Service):
         )
         return begun._asdict()
 
-    def commit(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Make staged parts visible."""
-        txn = Request(init).text("txn")
-        return self.store.commit(txn, receipts_of(init.get("receipts")))._asdict()
-
-    def abort(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Discard staged parts."""
-        return {"committed": self.store.abort(Request(init).text("txn"))}
-
     def optimize(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Join small files; the answer comes when it is done, however long that takes."""
         request = Request(init)
@@ -200,7 +208,7 @@ class DatasetService(Service):
         return {"versions": [each._asdict() | {"time": round(each.time * 1000)} for each in told]}
 
 
-class TopicService(Service):
+class TopicService(_StoreService):
     """Serve a store of topics.
 
     Args:
@@ -209,8 +217,9 @@ class TopicService(Service):
 
     def __init__(self, store: TopicStore) -> None:
         super().__init__(TOPIC_SERVICE, description="append-only partitions of rows")
-        self.store = store
+        self.store: TopicStore = store
         self._add_rpc(self.describe, _errors(Code.NO_TOPIC))
+        self._add_rpc(self.offsets_at, _errors(Code.NO_TOPIC))
         self._add_rpc(self.create, _errors(Code.EXISTS, Code.WRONG_SCHEMA))
         self._add_rpc(self.begin, _errors(Code.NO_TOPIC, Code.WRONG_SCHEMA))
         self._add_rpc(self.commit, _errors(Code.NO_TXN, Code.WRONG_RECEIPT))
@@ -220,9 +229,6 @@ class TopicService(Service):
             guarded(self.heads)
         )
 
-    def _add_rpc(self, handler: Callable[..., Any], errors: list[ErrorSchema]) -> None:
-        self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
-
     def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Return the schema, partitions and offsets of a topic."""
         told = self.store.describe(Request(init).text("topic"))
@@ -231,6 +237,11 @@ class TopicService(Service):
             "partitions": told.partitions,
             **told.heads._asdict(),
         }
+
+    def offsets_at(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the first offsets whose rows came at a time or later."""
+        request = Request(init)
+        return {"offsets": self.store.offsets_at(request.text("topic"), request.whole("timestamp"))}
 
     def create(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Create a topic."""
@@ -249,15 +260,6 @@ class TopicService(Service):
             schema_of(request.raw("schema")),
         )
         return begun._asdict()
-
-    def commit(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Make staged parts visible."""
-        txn = Request(init).text("txn")
-        return self.store.commit(txn, receipts_of(init.get("receipts")))._asdict()
-
-    def abort(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Discard staged parts."""
-        return {"committed": self.store.abort(Request(init).text("txn"))}
 
     def release(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Record the offsets below which a query needs no rows."""

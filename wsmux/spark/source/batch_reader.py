@@ -18,10 +18,11 @@ from ..errors import SparkError
 from ..protocol import DATASET_SERVICE, TOPIC_SERVICE, Code, refusal
 from ..store.base import Heads
 from ..store.filters import matcher, parse_filters, wire_value
+from ..store.metadata import METADATA, with_metadata
 from ..store.schemas import bound_columns, schema_of
-from .offsets import EARLIEST, LATEST, Span, gaps, spans, split, starting
+from .offsets import EARLIEST, LATEST, Span, at_time, gaps, spans, split, starting
 from .options import Options
-from .planning import ask_once, refused
+from .planning import ask_once, offsets_at, refused, told_schema
 from .task_reader import read_batches
 from .types import arrow_schema, check_fits, spark_schema
 
@@ -39,7 +40,13 @@ def schema_of_source(options: Options) -> StructType:
     """
     told = _described(options)
     try:
-        return spark_schema(bound_columns(options.columns, schema_of(told["schema"])))
+        own = bound_columns(options.columns, schema_of(told["schema"]))
+        hidden = [name for name in own.names if name in METADATA]
+        if options.include_metadata and hidden:
+            text = f"{options.target} has a column {hidden[0]!r} of its own, as includeMetadata has"
+            advice = "name the other ones in the option columns"
+            raise refusal(Code.WRONG_SCHEMA, f"{text}: leave out this option, or {advice}")
+        return spark_schema(with_metadata(own) if options.include_metadata else own)
     except RiverError as error:
         raise refused(options.recipe(), error, options.target) from None
 
@@ -88,7 +95,7 @@ class BatchReader(api.DataSourceReader):
         if options.dataset and len(told["ranges"]) < (options.min_partitions or 0):
             told = self._ranges("minPartitions", options.min_partitions)
         try:
-            stored = schema_of(told["schema"])
+            stored = told_schema(options, told)
             check_fits(self._schema, stored, options.target)
             headers = self._headers(told)
         except RiverError as error:
@@ -114,15 +121,24 @@ class BatchReader(api.DataSourceReader):
         if self._options.topic:
             heads = Heads(told["earliest"], told["latest"], told["bytes"])
             found = split(self._spans(heads), self._options.min_partitions)
-            return [{"topic": self._options.topic, **span._asdict()} for span in found]
+            topic = {"topic": self._options.topic}
+            added = {"metadata": True} if self._options.include_metadata else {}
+            return [{**topic, **span._asdict(), **added} for span in found]
         more = {"filters": self._filters} if self._filters else {}
         return [{"token": each["token"], **more} for each in told["ranges"]]
 
     def _spans(self, heads: Heads) -> list[Span]:
         """Return the requested range of each partition of a topic."""
         options = self._options
-        begin = starting(options.starting_offsets, EARLIEST, heads, "startingOffsets")
-        end = starting(options.ending_offsets, LATEST, heads, "endingOffsets")
+        if options.starting_timestamp is None:
+            begin = starting(options.starting_offsets, EARLIEST, heads, "startingOffsets")
+        else:
+            found = offsets_at(options, options.starting_timestamp)
+            begin = at_time(found, heads, options.timestamp_strategy)
+        if options.ending_timestamp is None:
+            end = starting(options.ending_offsets, LATEST, heads, "endingOffsets")
+        else:
+            end = at_time(offsets_at(options, options.ending_timestamp), heads, LATEST)
         for place, (first, last) in enumerate(zip(begin, end, strict=True)):
             if first > last:
                 text = f"partition {place} begins at {first}, after its end at {last}"

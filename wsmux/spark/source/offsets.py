@@ -26,6 +26,7 @@ __all__ = [
     "WRONG_CHECKPOINT",
     "Position",
     "Span",
+    "at_time",
     "begin_of",
     "bounds",
     "covered",
@@ -127,6 +128,27 @@ def starting(asked: Offsets | None, default: str, heads: Heads, option: str) -> 
             raise refusal(Code.BAD_OFFSETS, text)
         found[place] = words[WORDS[offset]][place] if offset in WORDS else offset
     return found
+
+
+def at_time(found: Sequence[int | None], heads: Heads, strategy: str) -> list[int]:
+    """Return the offsets that a server found for a time, none above the latest.
+
+    Args:
+        found: by partition; ``None`` if no row came so late.
+        strategy: what stands for ``None``: ``latest``, or ``error``.
+
+    Raises:
+        RiverError: BAD_OFFSETS.
+    """
+    without = [place for place, offset in enumerate(found) if offset is None]
+    if without and strategy != LATEST:
+        text = f"partition {without[0]} has no row of startingTimestamp or later: choose an earlier"
+        more = "time, or set startingOffsetsByTimestampStrategy=latest to begin behind its rows"
+        raise refusal(Code.BAD_OFFSETS, f"{text} {more}")
+    return [
+        latest if offset is None else min(offset, latest)
+        for offset, latest in zip(found, heads.latest, strict=True)
+    ]
 
 
 def bounds(place: int, heads: Heads) -> tuple[int, int]:

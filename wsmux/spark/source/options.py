@@ -13,8 +13,11 @@ versionAsOf         version of a dataset to read                                
 timestampAsOf       read what was the newest then: ISO 8601, in UTC without zone  now
 minPartitions       minimum number of partitions of a read                        the server's
 numPartitions       exact number of partitions, if there are enough rows          the server's
-startingOffsets     ``earliest``, ``latest`` or ``{"0": 17}``, for a topic        see below
+startingOffsets     ``earliest``, ``latest`` or ``{"t": {"0": 17}}``, of topic t  see below
 endingOffsets       the same for the end of a batch read of a topic               latest
+startingTimestamp   begin with the first row that came then or later              none
+endingTimestamp     end a batch read of a topic before such a row                 none
+includeMetadata     add the columns partition, offset and timestamp of a topic    false
 maxRowsPerTrigger   maximum rows of a streaming batch                             no limit
 maxBytesPerTrigger  approximate maximum bytes of a streaming batch                no limit
 failOnDataLoss      fail if offsets are gone, instead of skipping them            true
@@ -33,8 +36,11 @@ retries             repetitions after transient errors                          
 retryBackoff        seconds before them, doubled each time to 30, with jitter     0.2
 ==================  ============================================================  =================
 
-A batch read of a topic starts at ``earliest``, a streaming query at ``latest``. Spark passes names
-in any case, and all values as text.
+A batch read of a topic starts at ``earliest``, a streaming query at ``latest``. Offsets are spelt
+as by the Kafka connector, or shorter, ``{"0": 17}``; -2 is earliest, -1 latest. Timestamps are its
+milliseconds since 1970, or ISO 8601. ``startingOffsetsByTimestampStrategy`` says what a
+partition begins with that has no row so late: ``error`` (the default) or ``latest``. Spark passes
+names in any case, and all values as text.
 """
 
 from __future__ import annotations
@@ -110,6 +116,10 @@ class Options:
     num_partitions: int | None = None
     starting_offsets: Offsets | None = None
     ending_offsets: Offsets | None = None
+    starting_timestamp: int | None = None
+    ending_timestamp: int | None = None
+    timestamp_strategy: str = "error"
+    include_metadata: bool = False
     max_rows: int | None = None
     max_bytes: int | None = None
     fail_on_data_loss: bool = True
@@ -182,6 +192,10 @@ def parse_options(values: Mapping[str, str], action: Action) -> Options:
             if action not in option.actions:
                 raise bad_option(f"the option {option.name} does not belong to {action.value}")
             found[option.field] = option.parse(option.name, value)
+    for name in ("startingOffsets", "endingOffsets"):
+        field_name = _BY_NAME[name.lower()].field
+        if isinstance(found.get(field_name), dict) and "topic" in found:
+            found[field_name] = _of_topic(name, found[field_name], found["topic"])
     options = Options(action=action, url=found.pop("url", ""), headers=headers, **found)
     _check(options, {option.name for option in _OPTIONS if option.field in found})
     options.recipe()
@@ -201,10 +215,16 @@ def _check(options: Options, given: set[str]) -> None:
         ("dataset", "topic"),
         ("minPartitions", "numPartitions"),
         ("versionAsOf", "timestampAsOf"),
+        ("startingOffsets", "startingTimestamp"),
+        ("endingOffsets", "endingTimestamp"),
     ):
         if {one, other} <= given:
             raise bad_option(f"the options {one} and {other} exclude each other")
-    for one, other in (("txnAppId", "txnVersion"), ("txnVersion", "txnAppId")):
+    for one, other in (
+        ("txnAppId", "txnVersion"),
+        ("txnVersion", "txnAppId"),
+        ("startingOffsetsByTimestampStrategy", "startingTimestamp"),
+    ):
         if one in given and other not in given:
             raise bad_option(f"the option {one} needs the option {other}")
     foreign = _OF_TOPICS if options.dataset else _OF_DATASETS
@@ -217,6 +237,10 @@ def _check(options: Options, given: set[str]) -> None:
 _OF_TOPICS = (
     "startingOffsets",
     "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "includeMetadata",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "failOnDataLoss",
@@ -311,6 +335,20 @@ def _seconds(zero: bool) -> Callable[[str, str], float]:
     return parse
 
 
+def _timestamp(name: str, value: str) -> int:
+    """Parse milliseconds since 1970, as the Kafka connector has them, or a time."""
+    text = value.strip()
+    if text.isascii() and text.isdigit() and len(text) != 8:  # 20261127 is a date of ISO 8601
+        return _whole(0)(name, text)
+    return _moment(name, value)
+
+
+def _strategy(name: str, value: str) -> str:
+    if value.strip().lower() not in ("error", LATEST):
+        raise _wrong(name, value, "error or latest")
+    return value.strip().lower()
+
+
 def _moment(name: str, value: str) -> int:
     """Parse a time into milliseconds since 1970."""
     try:
@@ -341,19 +379,34 @@ def _columns(name: str, value: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+_OFFSETS = 'earliest, latest or JSON such as {"0": 17, "1": -2}, where -2 is earliest, -1 latest'
+
+
 def _offsets(name: str, value: str) -> Offsets:
-    wanted = 'earliest, latest or JSON such as {"0": 17, "1": -2}, where -2 is earliest, -1 latest'
+    """Parse a word, or JSON, which ``_of_topic`` checks."""
     if value.strip().lower() in (EARLIEST, LATEST):
         return value.strip().lower()
-    offsets = _json(name, value, wanted)
+    offsets = _json(name, value, _OFFSETS)
     if not isinstance(offsets, dict) or not offsets:
-        raise _wrong(name, value, wanted)
+        raise _wrong(name, value, _OFFSETS)
+    return offsets
+
+
+def _of_topic(name: str, offsets: dict[str, Any], topic: str) -> dict[int, int]:
+    """Return the offsets in JSON, by partition, or by topic and partition as Kafka has them."""
+    value = json.dumps(offsets)
+    if any(isinstance(each, dict) for each in offsets.values()):
+        if [*offsets] != [topic]:
+            raise _wrong(name, value, f"offsets of the topic {topic} only")
+        offsets = offsets[topic]
+    if not offsets:
+        raise _wrong(name, value, _OFFSETS)
     for partition, offset in offsets.items():
         is_whole = isinstance(offset, int) and not isinstance(offset, bool)
         if not (partition.isascii() and partition.isdigit() and len(partition) < 19):
-            raise _wrong(name, value, wanted)
+            raise _wrong(name, value, _OFFSETS)
         if not is_whole or not min(WORDS) <= offset <= MAX_WHOLE:
-            raise _wrong(name, value, wanted)
+            raise _wrong(name, value, _OFFSETS)
     return {int(partition): offset for partition, offset in offsets.items()}
 
 
@@ -382,6 +435,10 @@ _OPTIONS = (
     _Option("numPartitions", "num_partitions", _whole(1, 100_000), _BATCH_READ),
     _Option("startingOffsets", "starting_offsets", _offsets, _READS),
     _Option("endingOffsets", "ending_offsets", _offsets, _BATCH_READ),
+    _Option("startingTimestamp", "starting_timestamp", _timestamp, _READS),
+    _Option("endingTimestamp", "ending_timestamp", _timestamp, _BATCH_READ),
+    _Option("startingOffsetsByTimestampStrategy", "timestamp_strategy", _strategy, _READS),
+    _Option("includeMetadata", "include_metadata", _truth, _READS),
     _Option("maxRowsPerTrigger", "max_rows", _whole(1), _STREAM_READ),
     _Option("maxBytesPerTrigger", "max_bytes", _whole(1), _STREAM_READ),
     _Option("failOnDataLoss", "fail_on_data_loss", _truth, _READS),

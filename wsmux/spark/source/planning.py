@@ -10,8 +10,12 @@ from ...rpc import RiverError
 from ..calls.task_calls import Target, failure, passes
 from ..connection_settings import Link, Recipe, retry_delay
 from ..errors import SparkError, place
+from ..protocol import TOPIC_SERVICE
+from ..store.metadata import with_metadata
+from ..store.schemas import schema_of
+from .options import Options
 
-__all__ = ["ask", "ask_once", "refused"]
+__all__ = ["ask", "ask_once", "offsets_at", "refused", "told_schema"]
 
 
 def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, Any]:
@@ -41,6 +45,28 @@ def ask_once(recipe: Recipe, service: str, procedure: str, /, **init: Any) -> di
     """Call a procedure as ``ask`` does, on a connection of its own."""
     with recipe.once() as link:
         return ask(link, service, procedure, **init)
+
+
+def offsets_at(options: Options, timestamp: int) -> list[int | None]:
+    """Ask for the first offsets of a topic whose rows came at a time (in ms) or later.
+
+    Raises:
+        SparkError: with the server's code.
+    """
+    init = {"topic": options.topic, "timestamp": timestamp}
+    told = ask_once(options.recipe(), TOPIC_SERVICE, "offsets_at", **init)
+    offsets: list[int | None] = told["offsets"]
+    return offsets
+
+
+def told_schema(options: Options, told: dict[str, Any]) -> Any:
+    """Return the schema in a description, with the columns that ``includeMetadata`` adds.
+
+    Raises:
+        RiverError: BAD_REQUEST; it is none.
+    """
+    schema = schema_of(told["schema"])
+    return with_metadata(schema) if options.include_metadata else schema
 
 
 def refused(recipe: Recipe, error: RiverError, what: str) -> SparkError:

@@ -19,12 +19,12 @@ from ...runtime.logs import logger
 from ..errors import SparkError
 from ..protocol import TOPIC_SERVICE, Code, refusal
 from ..store.base import Heads
-from ..store.schemas import schema_of
 from .offset_feed import OffsetFeed
 from .offsets import (
     LATEST,
     Position,
     Span,
+    at_time,
     begin_of,
     bounds,
     covered,
@@ -36,7 +36,7 @@ from .offsets import (
     upto,
 )
 from .options import Options
-from .planning import ask, refused
+from .planning import ask, offsets_at, refused, told_schema
 from .task_reader import read_batches
 from .types import arrow_schema, check_fits
 
@@ -112,7 +112,7 @@ class Follower(DataSourceStreamReader):
         feed.latest()  # first, as it raises better errors
         told = ask(feed.link, TOPIC_SERVICE, "describe", topic=self._topic)
         try:
-            check_fits(self._schema, schema_of(told["schema"]), self._options.target)
+            check_fits(self._schema, told_schema(self._options, told), self._options.target)
         except RiverError as error:
             raise refused(self._recipe, error, self._options.target) from None
 
@@ -122,12 +122,20 @@ class Follower(DataSourceStreamReader):
         Raises:
             SparkError: BAD_OFFSETS, and what ``heads`` raises.
         """
-        asked, heads = self._options.starting_offsets, self.heads()
+        options, found = self._options, None
+        if options.starting_timestamp is not None:
+            found = offsets_at(options, options.starting_timestamp)
+            self.stop()  # what was followed may not have come so far yet
+        heads = self.heads()
         try:
-            begin = tuple(starting(asked, LATEST, heads, "startingOffsets"))
+            if found is None:
+                begin = starting(options.starting_offsets, LATEST, heads, "startingOffsets")
+            else:
+                begin = at_time(found, heads, options.timestamp_strategy)
         except RiverError as error:
             raise refused(self._recipe, error, self._options.target) from None
-        return Position(self._topic, uuid.uuid4().hex, begin, begin).to_json()
+        offsets = tuple(begin)
+        return Position(self._topic, uuid.uuid4().hex, offsets, offsets).to_json()
 
     def next_end(
         self, start: Mapping[str, Any], rows: int | None, size: int | None
@@ -218,6 +226,8 @@ class Follower(DataSourceStreamReader):
             SparkError: with the server's code; OFFSETS_GONE only if ``failOnDataLoss`` is true.
         """
         header = {**partition.value, "columns": self._schema.names}
+        if self._options.include_metadata:
+            header["metadata"] = True
         while header["start"] < header["end"]:
             try:
                 for batch in self._batches(dict(header)):

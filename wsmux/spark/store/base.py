@@ -411,8 +411,21 @@ class TopicStore(Protocol):
         start: int,
         end: int,
         columns: Sequence[str] | None = None,
+        metadata: bool = False,
     ) -> Table:
-        """Return the rows of a partition from offset ``start`` up to ``end``."""
+        """Return the rows of a partition from offset ``start`` up to ``end``.
+
+        Args:
+            metadata: whether there are the columns of ``metadata`` too, in the place of those of
+                the topic that have their names.
+        """
+
+    def offsets_at(self, topic: str, timestamp: int) -> List[int | None]:
+        """Return by partition the first offset whose row came at a time or later, if one did.
+
+        Args:
+            timestamp: in ms since 1970.
+        """
 
     def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
         """Note that a query needs nothing below some offsets any more, and is there to wait for."""

@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ...rpc import RiverError
-from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, is_name, refusal
@@ -37,7 +36,6 @@ from ..tables.compaction import (
 )
 from ..tables.conditions import parse_condition
 from ..tables.data_files import groups_of, read_file
-from ..tables.file_lock import FIRST_PAUSE, LONGEST_PAUSE
 from ..tables.group_commit import append_group, ingested
 from ..tables.history import HISTORY, MAX_HISTORY, history
 from ..tables.partitions import check_partitions, matching
@@ -332,23 +330,19 @@ class DeltaDatasets(DatasetStore):
         replacer: Replacer,
     ) -> Committed | None:
         """Return what was committed, ``None`` if files have to be rewritten first."""
-        deadline, backoff = Deadline(self._lock_timeout), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
-        with table.locked() as state:
-            while True:
+        deadline = Deadline(self._lock_timeout)
+        with table.locked():
+            for state in table.attempts(deadline):
                 # Looked at first: other threads bring the state up to date meanwhile.
                 version = -1 if state is None else state.version
                 done = _done(state, ident.key)
-                if done is not None:
-                    break
-                info = table.staging.info(ident.key)
+                info = {} if done else table.staging.info(ident.key)
                 if info is None:
                     raise no_txn(txn)
-                done = self._superseded(table, state, info)
+                done = done or self._superseded(table, state, info)
                 if done is not None:
-                    break
-                if deadline.expired():
-                    text = f"datasets/{table.name} is written to by others all the time"
-                    raise refusal(Code.BUSY, f"{text}: nothing was changed; ask again")
+                    table.clear(ident.key)
+                    return done
                 planned = self._planned(table, state, version, ident, info, receipts)
                 where = info.get("replace_where")
                 if state is not None and where is not None:
@@ -359,12 +353,10 @@ class DeltaDatasets(DatasetStore):
                     if removed is None:
                         return None
                     planned = planned._replace(where=where, removed=removed)
-                if not table.commit(planned):
-                    time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
-                with table.view() as state:
-                    pass
-            table.clear(ident.key)
-        return done
+                if table.commit(planned):
+                    table.clear(ident.key)
+                    return Committed(version + 1, planned.rows, planned.bytes)
+        raise table.busy()
 
     # Ingest
 

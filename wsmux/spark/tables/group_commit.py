@@ -15,15 +15,12 @@ from functools import partial
 from typing import Any
 
 from ...config import MIB
-from ...rpc import RiverError
-from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.lazy_imports import pa
 from ..protocol import TEMPORARY, Code, refusal
 from ..store.base import Span
 from .actions import Action, TableState, add_action, commit_info, told_metrics
 from .compaction import check_writable
-from .file_lock import FIRST_PAUSE, LONGEST_PAUSE
 from .staging import Finished
 from .table import ENGINE, DeltaDirectory
 from .types import aligned, arrow_of, fitted, merged
@@ -82,26 +79,21 @@ def append_group(
             part.write(batch if schema.equals(kept) else aligned(batch, kept))
         finished = part.end()
         made = partial(_actions, finished, spans)
-        deadline, backoff = Deadline(timeout), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        deadline = Deadline(timeout)
         with table.locked():
-            while True:
-                with table.view() as found:
-                    state = check_writable(table, found)
-                    if state.ident != ident or _declared(state) != declared:
-                        raise _busy(table, "has another schema since this was written")
-                    stale = [
-                        client
-                        for client, span in spans.items()
-                        if ingested(table, state, client)[0] != span.before
-                    ]
-                    version = state.version
-                if stale:
+            for found in table.attempts(deadline):
+                state = check_writable(table, found)
+                version = state.version  # first: other threads bring the state up to date meanwhile
+                if state.ident != ident or _declared(state) != declared:
+                    raise table.busy("has another schema since this was written")
+                stale = [
+                    client
+                    for client, span in spans.items()
+                    if ingested(table, state, client)[0] != span.before
+                ]
+                if stale or table.add_entry(version, ident, made):
                     return stale
-                if table.add_entry(version, ident, made):
-                    return []
-                if deadline.expired():
-                    raise _busy(table, "is written to by others all the time")
-                time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
+        raise table.busy()
     finally:
         part.discard()
         table.clear(key)
@@ -119,10 +111,6 @@ def _check_schema(kept: Any, schema: Any, what: str) -> None:
             text = f"{what} has no column {gone[0]!r} any more: open it for ingest again"
             raise refusal(Code.WRONG_SCHEMA, text)
         merged(kept, schema, what)
-
-
-def _busy(table: DeltaDirectory, why: str) -> RiverError:
-    return refusal(Code.BUSY, f"{table.shown} {why}: nothing was changed; ask again")
 
 
 def _together(batches: Iterable[Any], schema: Any) -> Iterator[Any]:

@@ -25,6 +25,8 @@ from urllib.parse import unquote
 
 from ...exceptions import NoThreadError
 from ...rpc import RiverError
+from ...runtime.backoff import Backoff
+from ...runtime.deadline import Deadline
 from ...runtime.lazy_imports import delta, pa
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
@@ -49,7 +51,7 @@ from .actions import (
     told_metrics,
 )
 from .data_files import remove_empty, rows_in
-from .file_lock import FileLock
+from .file_lock import FIRST_PAUSE, LONGEST_PAUSE, FileLock
 from .partitions import value_text
 from .staging import OWN, Staged, Staging
 from .types import delta_schema, has_naive_timestamps
@@ -431,6 +433,21 @@ class DeltaDirectory:
         return file.rows
 
     # Changing
+
+    def attempts(self, deadline: Deadline) -> Iterator[TableState | None]:
+        """Give the newest state, again until a commit is made or time is up; with the lock held."""
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        while True:
+            with self.view() as state:
+                pass
+            yield state
+            if deadline.expired():
+                return
+            time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
+
+    def busy(self, why: str = "is written to by others all the time") -> RiverError:
+        """Return the error for a commit that was not made."""
+        return refusal(Code.BUSY, f"{self.shown} {why}: nothing was changed; ask again")
 
     def commit(self, commit: Commit) -> bool:
         """Add an entry, with the lock held; false if another writer was faster.

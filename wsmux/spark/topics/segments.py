@@ -16,9 +16,10 @@ from ..protocol import Code, refusal
 from ..source.ranges import overlaps
 from ..store.base import READ_BYTES, READ_ROWS
 from ..store.directory import checked_path, sync_path
+from ..store.metadata import moments
 from ..store.schemas import first_line, relaxed, restamp
 
-__all__ = ["COLUMNS", "Segment", "SegmentWriter", "check_schema", "read_segment"]
+__all__ = ["COLUMNS", "Segment", "SegmentWriter", "check_schema", "read_segment", "timed"]
 
 
 class Segment(NamedTuple):
@@ -47,6 +48,14 @@ class Segment(NamedTuple):
 
 # The columns of the database that make a segment.
 COLUMNS = ", ".join(Segment._fields)
+
+
+def timed(schema: Any) -> Any:
+    """Return the schema of a joined file: behind the stored columns, when each row came."""
+    name = "_time"
+    while name in schema.names:
+        name = f"_{name}"
+    return schema.append(pa.field(name, moments(0, 0).type, False))
 
 
 def check_schema(schema: Any) -> None:
@@ -125,20 +134,27 @@ class SegmentWriter:
 
 
 def read_segment(
-    root: Path, segment: Segment, schema: Any, names: Sequence[str], span: range, shown: str
+    root: Path,
+    segment: Segment,
+    schema: Any,
+    names: Sequence[str],
+    span: range,
+    shown: str,
+    time: str | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of a range, some columns of them.
 
     Args:
         root: the folder. schema: the stored one, of all columns. span: the rows wanted, counted in
-            the file. shown: what to call the file in errors.
+            the file. shown: what to call the file in errors. time: the name of a last column that
+            tells when the rows came; without names there is only this one.
 
     Raises:
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
     try:
         path = checked_path(root, segment.file, shown)
-        yield from _read(path, schema, names, json.loads(segment.groups), span)
+        yield from _read(path, segment, schema, names, span, time)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
@@ -146,12 +162,16 @@ def read_segment(
 
 
 def _read(
-    path: Path, schema: Any, names: Sequence[str], groups: Sequence[int], span: range
+    path: Path, segment: Segment, schema: Any, names: Sequence[str], span: range, time: str | None
 ) -> Iterator[Any]:
+    groups = json.loads(segment.groups)
     places = sorted(schema.get_field_index(name) for name in names)
     wanted = pa.schema([schema.field(place) for place in places])
-    options = pa.ipc.IpcReadOptions(included_fields=places)
     with pa.OSFile(str(path)) as source:
+        # Only a joined file tells it: all rows of another one came with one commit.
+        told = time is not None and len(pa.ipc.open_file(source).schema) > len(schema)
+        included = [*places, *([len(schema)] if told else [])]
+        options = pa.ipc.IpcReadOptions(included_fields=included or [0])  # an empty list is all
         reader = pa.ipc.open_file(source, options=options)
         if reader.num_record_batches != len(groups):
             raise pa.ArrowInvalid(f"it has {reader.num_record_batches} batches, not {len(groups)}")
@@ -160,4 +180,12 @@ def _read(
             if batch.num_rows != groups[place]:
                 raise pa.ArrowInvalid(f"batch {place} has {batch.num_rows} rows")
             batch.validate(full=True)  # damaged data must not crash the process
-            yield restamp(batch.slice(start, end - start), wanted).select(list(names))
+            piece = batch.slice(start, end - start)
+            kept = piece.select(list(range(len(places))))
+            if places:
+                kept = restamp(kept, wanted).select(list(names))
+            if time is not None:
+                field = pa.field(time, moments(0, 0).type, False)
+                times = piece.column(len(places)) if told else moments(segment.time, end - start)
+                kept = kept.append_column(field, times)
+            yield kept

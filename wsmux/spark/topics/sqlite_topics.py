@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...rpc import RiverError
+from ...runtime.lazy_imports import pa, pc
 from ...runtime.logs import logger
 from ..protocol import MAX_WHOLE, Code, Receipt, TxnId, check_name, refusal
 from ..store.base import (
@@ -38,6 +39,7 @@ from ..store.base import (
     no_txn,
 )
 from ..store.directory import open_directory, real_directory, sync_path, temporary_directory
+from ..store.metadata import METADATA, TIMESTAMP, add_metadata, milliseconds, with_metadata
 from ..store.schemas import (
     bound_columns,
     schema_from_text,
@@ -320,18 +322,28 @@ class SqliteTopics(TopicStore):
         start: int,
         end: int,
         columns: Sequence[str] | None = None,
+        metadata: bool = False,
     ) -> Table:
         with self._database.read() as db:
             found = self._topic(db, topic)
             _check_offsets(db, found, partition, start, end)
         schema = schema_from_text(found.schema)
-        told = bound_columns(columns, schema)
-        return Table(told, self._rows(found, schema, told.names, partition, start, end))
+        told = bound_columns(columns, with_metadata(schema) if metadata else schema)
+        return Table(told, self._rows(found, schema, told, metadata, partition, start, end))
 
     def _rows(
-        self, topic: Topic, schema: Any, names: Sequence[str], partition: int, start: int, end: int
+        self,
+        topic: Topic,
+        schema: Any,
+        told: Any,
+        metadata: bool,
+        partition: int,
+        start: int,
+        end: int,
     ) -> Iterator[Any]:
         """Yield rows; go on in the joined file if one has replaced those that were looked up."""
+        names = [name for name in told.names if not (metadata and name in METADATA)]
+        time = TIMESTAMP if metadata else None
         lost = ""
         while start < end:
             with self._database.read() as db:
@@ -346,12 +358,50 @@ class SqliteTopics(TopicStore):
                 shown = f"topics/{topic.name}/{segment.file}"
                 root = self._path / topic.name
                 try:
-                    for batch in read_segment(root, segment, schema, names, span, shown):
-                        yield batch
+                    for batch in read_segment(root, segment, schema, names, span, shown, time):
+                        yield add_metadata(batch, told, partition, start) if metadata else batch
                         start += batch.num_rows
                 except FileNotFoundError:
                     lost = segment.file
                     break
+
+    def offsets_at(self, topic: str, timestamp: int) -> list[int | None]:
+        partitions = len(self.heads(topic).latest)
+        return [self._offset_at(topic, place, timestamp) for place in range(partitions)]
+
+    def _offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
+        while True:
+            with self._database.read() as db:
+                # Rounded as in ``milliseconds``; ``since`` and ``time`` are the range of a file.
+                row = db.execute(
+                    f"SELECT {COLUMNS} FROM segments WHERE topic = ? AND partition = ?"
+                    " AND time * 1000 + 0.5 >= ? ORDER BY start LIMIT 1",
+                    (self._topic(db, topic).id, partition, timestamp),
+                ).fetchone()
+            if row is None:
+                return None
+            segment = Segment(*row)
+            if milliseconds(segment.since) >= timestamp:
+                return segment.start
+            try:
+                return self._offset_in(topic, partition, segment, timestamp)
+            except RiverError as error:
+                if error.code != Code.OFFSETS_GONE:
+                    raise
+                # Retention has dropped it meanwhile; it was among the last ones that are due.
+
+    def _offset_in(self, topic: str, partition: int, segment: Segment, timestamp: int) -> int:
+        """Return the first offset of a file whose row came at a time or later."""
+        least = pa.scalar(timestamp * 1000, pa.timestamp("us", "UTC"))
+        start = segment.start
+        times = self.read(topic, partition, start, segment.end, [TIMESTAMP], True)
+        for batch in times.batches:
+            place = pc.index(pc.greater_equal(batch.column(0), least), True).as_py()
+            if place >= 0:
+                return start + int(place)
+            start += batch.num_rows
+        text = f"topics/{topic}/{segment.file} has no row as late as topics.sqlite tells"
+        raise refusal(Code.CORRUPT, f"{text}: put copies of both in their place")
 
     def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
         if not 0 < len(query) <= MAX_QUERY:

@@ -21,7 +21,7 @@ from ..store.base import Retention
 from ..store.directory import real_directory
 from ..store.schemas import schema_from_text
 from .database import Database, Topic, find_topic
-from .segments import COLUMNS, Segment, SegmentWriter, read_segment
+from .segments import COLUMNS, Segment, SegmentWriter, read_segment, timed
 
 __all__ = ["Upkeep", "remove_files"]
 
@@ -264,11 +264,13 @@ class Upkeep:
     def _join_run(self, topic: Topic, partition: int, run: Sequence[Segment]) -> bool:
         """Replace several files by one; return false if some are gone, or it was stopped."""
         root, schema = self._path / topic.name, schema_from_text(topic.schema)
-        writer = SegmentWriter(root / f"j-{uuid.uuid4().hex}.arrow", schema, sync=self._sync)
+        written = timed(schema)
+        writer = SegmentWriter(root / f"j-{uuid.uuid4().hex}.arrow", written, sync=self._sync)
         try:
             for each in run:
                 span, shown = range(each.rows), f"topics/{topic.name}/{each.file}"
-                for batch in read_segment(root, each, schema, schema.names, span, shown):
+                time = written.names[-1]
+                for batch in read_segment(root, each, schema, schema.names, span, shown, time):
                     writer.write(batch)
                 if self.stopping:
                     writer.abandon()
