@@ -15,7 +15,7 @@ from .endpoints.reconnector import Reconnector, begin
 from .endpoints.stream_handlers import StreamHandler
 from .exceptions import HandshakeError
 from .handshake.tcp import SCHEME, connect_tcp, is_tcp
-from .handshake.websocket_client import shake_hands
+from .handshake.websocket_client import Watch, shake_hands
 from .mux.connection import Connection, StartOn
 from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
@@ -167,8 +167,8 @@ def _over_websocket(connection_options: ConnectionOptions, order: _Order) -> Con
     if resume is None or chosen is None or not is_resumable(chosen):
         return connection_options.over_websocket(sock, Role.CLIENT, protocol)
 
-    def dial(deadline: Deadline) -> socket.socket:
-        return _shake_hands(order, [chosen], deadline, max_size)[0]
+    def dial(deadline: Deadline, watch: Watch) -> socket.socket:
+        return _shake_hands(order, [chosen], deadline, max_size, watch)[0]
 
     session = Session(os.urandom(SESSION_SIZE), resume.buffer, resume.grace)
     begin(sock, session, order.deadline)
@@ -177,7 +177,11 @@ def _over_websocket(connection_options: ConnectionOptions, order: _Order) -> Con
 
 
 def _shake_hands(
-    order: _Order, offered: list[str], deadline: Deadline, max_size: int
+    order: _Order,
+    offered: list[str],
+    deadline: Deadline,
+    max_size: int,
+    watch: Watch | None = None,
 ) -> tuple[socket.socket, str | None]:
     """Return a socket after one handshake, and the subprotocol that the server chose."""
     return shake_hands(
@@ -187,6 +191,7 @@ def _shake_hands(
         deadline=deadline,
         max_size=max_size,
         options=order.options,
+        watch=watch,
     )
 
 

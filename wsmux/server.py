@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterable
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from .config import Config, Resume
 from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
@@ -27,7 +27,7 @@ from .mux.connection import Connection, StartOn
 from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
-from .protocols.registry import is_resumable, served_protocols
+from .protocols.registry import resumable, served_protocols
 from .runtime.deadline import Deadline
 from .runtime.hints import field_hints
 from .runtime.logs import logger
@@ -146,15 +146,14 @@ class Server(Acceptor):
             offered = check_upgrade(environ, self._origins)
             self._access.check(environ)
             returns = self._guest().returns
-            if returns and not any(map(is_resumable, offered)):
-                self._refuse_another()
+            # The first offer that is served is chosen, and a client that returns has one alone.
+            if returns and not set(offered[:1]) & set(resumable(self._protocols)):
+                raise HandshakeError("as many connections are open as this server takes", 503)
             if self._take(sock, environ, offered):
                 return None
             protocol = check_request(
                 environ, self._protocols, self._origins, self._sessions is not None
             )
-            if returns and not is_resumable(protocol):
-                self._refuse_another()
             sock = self._upgrade(sock, environ, protocol)
             accepted = self._connection_options.accepted(
                 sock,
@@ -172,10 +171,6 @@ class Server(Acceptor):
 
     def _resumable(self) -> int:
         return 0 if self._sessions is None else len(self._sessions)
-
-    def _refuse_another(self) -> NoReturn:
-        """Refuse a client that was let into a full server, and does not resume a connection."""
-        raise HandshakeError("as many connections are open as this server takes", 503)
 
     def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
         """Refuse a checked request, or serve it to its end; return false to leave it to the mux.
