@@ -27,8 +27,13 @@ DISPOSING = 0.5
 app = Flask(__name__)
 mux = Mux(app)
 mux.drain_on_sigterm(DRAIN)
+resumed = Mux(app, resume=True)
+resumed_drained = Mux(app, resume=True)
+resumed_drained.drain_on_sigterm(DRAIN)
 
 
+@resumed.stream_route("/resumed", endpoint="resumed")
+@resumed_drained.stream_route("/resumed-drained", endpoint="resumed-drained")
 @mux.stream_route("/")
 def echo(stream: wsmux.Stream) -> None:
     """Tell this process, then echo."""
