@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -152,11 +153,12 @@ def searches(connection: wsmux.Connection) -> bool:
 
 
 def is_in(function: str) -> bool:
-    """Return whether that thread, the only one, is in a function of this name."""
-    (thread,) = (each for each in threading.enumerate() if each.name.endswith("-reconnect"))
-    frame = sys._current_frames()[thread.ident or 0]
+    """Return whether that thread is in a function of this name."""
+    found = [each.ident for each in threading.enumerate() if each.name.endswith("-reconnect")]
+    frames = sys._current_frames()
+    frame = next((frames.get(ident or 0) for ident in found), None)
     while frame is not None and frame.f_code.co_name != function:
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return frame is not None
 
 
@@ -295,7 +297,15 @@ def test_without_resuming_the_connection_is_an_ordinary_one() -> None:
     [
         ({"resume": 60}, TypeError, "resume must be True, False or a wsmux.Resume, not 60"),
         ({"resume": True, "subprotocol": "mine"}, ValueError, "leave subprotocol= out"),
-        ({"resume": True, "url": "tcp://127.0.0.1:9"}, ValueError, "is a plain socket"),
+        (
+            {
+                "resume": True,
+                "url": "tcp://127.0.0.1:9",
+                "ssl_context": ssl.create_default_context(),
+            },
+            ValueError,
+            "with TLS is not resumable",
+        ),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_before_connecting(

@@ -295,6 +295,7 @@ def test_who_is_let_in_to_return_gets_no_ordinary_connection(offers: str) -> Non
         wsmux.connect(serving.url, resume=True) as connection,
         socket.create_connection(("127.0.0.1", serving.port), WAIT) as sock,
     ):
+        wait_for(lambda: serving.connections)
         sock.sendall(request(f"127.0.0.1:{serving.port}", {"Sec-WebSocket-Protocol": offers}))
         first, _ = read_head(sock)
         assert first.startswith("HTTP/1.1 503 ")

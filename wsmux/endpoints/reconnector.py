@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ..exceptions import HandshakeError, NoThreadError, WsmuxError
 from ..handshake.greeting import receive_greeting, send_greeting
-from ..handshake.websocket_client import Watch
+from ..handshake.tcp import Watch
 from ..protocols.base import Role
 from ..protocols.resumption import Refusal, Session, Welcome, parse_answer
 from ..runtime import clock

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -38,11 +38,9 @@ from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, check_url, not_connected, tls_failed
 from ..runtime.logs import printable
 from .headers import check_options, header_lines
+from .tcp import Watch, open_watched
 
-__all__ = ["Watch", "shake_hands"]
-
-# Notes a socket before something is awaited on it; raises ``OSError`` if nobody wants it any more.
-Watch = Callable[[socket.socket], None]
+__all__ = ["shake_hands"]
 
 # Accepted options of websocket-client, apart from those set by this package.
 OPTIONS = frozenset(
@@ -248,11 +246,14 @@ def _proxied(url: str, options: Mapping[str, Any]) -> bool:
 def _open(client: _Client, url: str, watch: Watch, deadline: Deadline) -> socket.socket:
     """Return a socket that is connected, with TLS if the URL says so, and watched meanwhile."""
     hostname, port, _, secure = parse_url(url)
+    socket_options = (*DEFAULT_SOCKET_OPTION, *client.sock_opt.sockopt)
     try:
-        found = socket.getaddrinfo(hostname, port, 0, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        sock = open_watched(hostname, port, watch, deadline, socket_options)
     except socket.gaierror as error:
         raise websocket.WebSocketAddressException(error) from error
-    sock = _open_one_of(found, client.sock_opt.sockopt, watch, deadline)
+    except OSError as error:
+        error.remote_ip = hostname  # type: ignore[attr-defined]  # as websocket-client marks it
+        raise
     try:
         if secure:
             options = {**client.sock_opt.sslopt, "do_handshake_on_connect": False}
@@ -263,33 +264,6 @@ def _open(client: _Client, url: str, watch: Watch, deadline: Deadline) -> socket
         sock.close()
         raise
     return sock
-
-
-def _open_one_of(
-    addresses: Sequence[tuple[Any, ...]], options: Sequence[Any], watch: Watch, deadline: Deadline
-) -> socket.socket:
-    failure: OSError | None = None
-    for family, kind, number, _, address in addresses:
-        if deadline.expired():
-            raise TimeoutError("there was no time left to connect")
-        sock = socket.socket(family, kind, number)
-        try:
-            sock.settimeout(deadline.remaining())
-            for option in (*DEFAULT_SOCKET_OPTION, *options):
-                sock.setsockopt(*option)
-            watch(sock)
-            sock.connect(address)
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    assert failure is not None  # getaddrinfo returns one address at least
-    failure.remote_ip = address[0]  # type: ignore[attr-defined]  # as websocket-client marks it
-    raise failure
 
 
 def _redirect_target(url: str, location: str) -> str:

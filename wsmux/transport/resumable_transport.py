@@ -384,6 +384,8 @@ class ResumableTransport(MessageTransport):
             self._carrier = None
 
     def discard(self) -> None:
+        if not self.in_child:
+            self.carriers.ended(self)  # before others learn of the end, and find a search for more
         super().discard()
         if self.in_child:
             return
@@ -392,4 +394,3 @@ class ResumableTransport(MessageTransport):
         if unused is not None:
             unused.close()
         self._release_carrier()
-        self.carriers.ended(self)
