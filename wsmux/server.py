@@ -109,12 +109,12 @@ class Server(Acceptor):
         self._shut_down_once(timeout)
 
     def _end(self, deadline: Deadline) -> None:
-        if self._sessions is not None:
-            self._sessions.stop()
         self._join_threads(self._end_connections(deadline))
 
     def _end_connections(self, deadline: Deadline) -> Deadline:
         """Let all streams end, then close their connections; return the deadline for closing."""
+        if self._sessions is not None:
+            self._sessions.stop()
         return end_connections(
             self.connections, deadline, self._connection_options.config.close_timeout
         )

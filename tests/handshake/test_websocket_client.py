@@ -826,3 +826,12 @@ def test_who_watches_can_end_a_handshake(number: int, certificates: Certificates
                 watch=watch,
             )
         server.shutdown(0)
+
+
+def test_headers_that_take_all_the_time_are_told_as_that(server: wsmux.Server) -> None:
+    def headers() -> dict[str, str]:
+        time.sleep(0.02)
+        return {}
+
+    with pytest.raises(TimeoutError, match="no time left to connect"):
+        wsmux.connect(server.url, headers=headers, timeout=0.01)

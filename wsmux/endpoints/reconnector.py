@@ -71,7 +71,8 @@ def begin(sock: socket.socket, session: Session, deadline: Deadline) -> None:
     except BaseException:
         sock.close()
         raise
-    session.epoch, session.key, session.grace = answer.epoch, answer.key, answer.grace
+    session.epoch, session.key = answer.epoch, answer.key
+    session.grace = min(session.grace, answer.grace)  # longer would be of no use
     session.met(answer.buffer)
 
 

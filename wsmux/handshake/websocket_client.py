@@ -213,6 +213,8 @@ def _connect(
     options: Mapping[str, Any],
 ) -> str | None:
     """Make one attempt; return the redirect location, ``None`` if the handshake is done."""
+    if deadline.expired():  # such as in a function that returns the headers
+        raise TimeoutError(f"there was no time left to connect to {url}")
     passed = {name: value for name, value in options.items() if name not in ("sslopt", "sockopt")}
     passed.setdefault("http_proxy_timeout", deadline.remaining())
     passed.setdefault("suppress_origin", passed.get("origin") is None)

@@ -19,9 +19,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict, Unpack
 
-from ...config import MIB, Config
+from ...config import MIB, Config, Resume
 from ...endpoints.acceptor import DRAIN, MAX_CONNECTIONS, listen
-from ...endpoints.connection_options import ConnectionOptions
+from ...endpoints.connection_options import ConnectionOptions, resume_options
 from ...handshake.access import Access, TokenCheck, is_loopback
 from ...rpc import RpcHandler, Service, Serving, SessionInfo, handler
 from ...runtime.deadline import Deadline
@@ -46,6 +46,9 @@ CALL_WORKERS = 1024
 # Streams of one connection served at once, each by a thread that is made when it is needed: all
 # that a connection may have, since an ingest client holds one for as long as it is open.
 STREAM_WORKERS = 1024
+
+# Longer outages are for the retries of the tasks.
+BRIEFLY = Resume(grace=10.0)
 
 # Seconds between sweeps; fewer if the stores' time to live is shorter.
 SWEEP = 30.0
@@ -90,6 +93,8 @@ class DataServer(Server):
         workers: streams of one connection served at once, each by a thread; an ingest client has
             one all the time.
         origins, ssl_context, max_connections: as for ``wsmux.serve``.
+        resume: let connections for streams go on after a cut, see ``wsmux.serve``. By default for
+            ten seconds: a task that was killed holds its streams for as long.
         rpc: the options of River calls; see ``rpc.Serving``.
 
     Attributes:
@@ -120,6 +125,7 @@ class DataServer(Server):
         origins: Iterable[str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int = MAX_CONNECTIONS,
+        resume: Resume | bool = BRIEFLY,
         rpc: Serving | None = None,
     ) -> None:
         access = Access(token)
@@ -130,6 +136,7 @@ class DataServer(Server):
             config=config or Config(receive_window=WINDOW),
             stream_handler=_streams(self._own, streams or {}, stream_timeout),
             workers=workers,
+            resume=resume_options(resume),
         )
         offered = [*services]
         offered += [DatasetService(datasets)] if datasets is not None else []
@@ -237,6 +244,7 @@ class Serve(Stores, total=False):
     origins: Iterable[str]
     ssl_context: ssl.SSLContext
     max_connections: int
+    resume: Resume | bool
     rpc: Serving
 
 
@@ -257,7 +265,8 @@ def serve_data(
         host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
             function that returns whether a token is valid. Required unless the address is loopback.
-        shared: let other processes listen on the same port, for the same directory.
+        shared: let other processes listen on the same port, for the same directory. Connections
+            are not resumed then: a client that comes back may reach another process.
         options: see ``Stores`` and ``DataServer``.
 
     Raises:
@@ -282,6 +291,8 @@ def serve_data(
         serving["topics"] = SqliteTopics(directory, **_but(stores, "auto_optimize"))
         serving["datasets"] = DeltaDatasets(directory, **_but(stores, "retention"))
     serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
+    if shared:
+        serving.setdefault("resume", False)
     listener = listen(host, port, shared=shared)
     try:
         return DataServer(listener, token=token, **serving)
