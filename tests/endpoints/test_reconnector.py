@@ -19,7 +19,7 @@ from wsmux.testing import FaultProxy
 
 from ..helpers.certificates import Certificates
 from ..helpers.raw_peer import in_thread, read_head, response
-from ..helpers.timeouts import WAIT
+from ..helpers.timeouts import CONNECTS, WAIT
 from ..helpers.waiting import wait_for
 
 Headers = dict[str, str]
@@ -132,7 +132,7 @@ def test_another_server_does_not_know_the_session_and_that_is_final() -> None:
 
 
 def test_a_server_that_does_not_resume_any_more_is_asked_until_the_grace_is_over() -> None:
-    with joined(grace=0.5) as (connection, proxy), wsmux.serve(lambda each: None) as other:
+    with joined(grace=CONNECTS) as (connection, proxy), wsmux.serve(lambda each: None) as other:
         proxy.target = ("127.0.0.1", other.port)
         proxy.reset()
         assert connection.wait_closed(WAIT)
@@ -224,7 +224,21 @@ def test_a_close_ends_an_attempt_once_its_time_is_up() -> None:
         wait_for(lambda: not searches(connection))
 
 
-def test_an_attempt_begun_at_the_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_that_gets_no_answer_is_left_when_the_network_has_changed() -> None:
+    with (
+        joined(config=PATIENT) as (connection, proxy),
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        there, proxy.target = proxy.target, silent.getsockname()
+        proxy.reset()
+        wait_for(lambda: is_in("recv_line"))
+        proxy.target = there
+        connection.reconnect_now()
+        wait_for(lambda: connection.stats().reconnects == 1)
+        assert connection.ping(WAIT) > 0
+
+
+def test_an_attempt_begun_at_the_end_is_given_up() -> None:
     """The connection ends between two sockets of an attempt."""
     begun = threading.Event()
 

@@ -17,7 +17,7 @@ from wsmux.handshake import resume_line
 from wsmux.testing import FaultProxy
 
 from ..helpers.raw_peer import in_thread
-from ..helpers.timeouts import WAIT
+from ..helpers.timeouts import CONNECTS, WAIT
 from ..helpers.waiting import threads_of, wait_for
 from ..helpers.wires import NAMES
 
@@ -112,7 +112,7 @@ def test_the_wire_must_be_the_one_that_is_served() -> None:
 
 def test_a_server_that_does_not_resume_any_more_is_asked_until_the_grace_is_over() -> None:
     with (
-        served(resume=wsmux.Resume(grace=0.5)) as (server, _),
+        served(resume=wsmux.Resume(grace=CONNECTS)) as (server, _),
         served(resume=False) as (other, _),
         FaultProxy(server.port) as proxy,
         wsmux.connect(f"tcp://127.0.0.1:{proxy.port}", resume=True) as connection,

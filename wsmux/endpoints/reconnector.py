@@ -1,7 +1,8 @@
 """Find the next carrier of a client's resumable connection: connect again until the grace is over.
 
 A thread exists only while there is no carrier. It holds nothing while it connects or waits, and
-ends with the transport, whose end cuts the socket on which an attempt waits.
+ends with the transport. Whoever ends or hurries the search cuts the socket on which an attempt
+waits.
 """
 
 from __future__ import annotations
@@ -125,14 +126,15 @@ class Reconnector:
 
     def ended(self, transport: ResumableTransport) -> None:
         with self._cuts:
-            self._ended, awaited = True, self._awaited
-            if awaited is not None:
-                with suppress(OSError):  # it is not connected yet, or no longer
-                    socket.socket.shutdown(awaited, socket.SHUT_RDWR)  # with TLS or without
+            self._ended = True
         self.hurry()
 
     def hurry(self) -> None:
-        """Make the next attempt at once. Never blocks."""
+        """Make the next attempt at once, also instead of one that waits. Never blocks."""
+        with self._cuts:
+            if self._awaited is not None:
+                with suppress(OSError):  # it is not connected yet, or no longer
+                    socket.socket.shutdown(self._awaited, socket.SHUT_RDWR)  # with TLS or without
         with self._changed:
             self._hurry = True
             self._changed.notify_all()
