@@ -27,7 +27,7 @@ from ..transport.resumable_transport import Carrier, ResumableTransport
 
 __all__ = ["Dial", "Reconnector", "begin"]
 
-# Returns a socket after the handshake of a WebSocket that carries sessions.
+# Returns a socket whose other end expects a HELLO.
 Dial = Callable[[Deadline, Watch], socket.socket]
 
 # Seconds between attempts: the first follows at once, since most cuts leave the server where it is.
