@@ -38,7 +38,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataServe
     directory = {"directory": tmp_path} if request.param != "memory" else {}
     retention = Retention(hard_rows=20)
     limits = Limits(batch_bytes=SMALL)
-    with serve_data(**directory, token="secret", limits=limits, retention=retention) as server:
+    options: dict[str, Any] = {**directory, "limits": limits, "retention": retention}
+    with serve_data(token="secret", resume=True, **options) as server:
         yield server
 
 

@@ -388,7 +388,7 @@ def test_wrong_origins_are_refused_and_nothing_runs_on(origins: Any) -> None:
 
 def test_shutdown_gives_up_a_client_that_is_cut_off(store: NoDatasets) -> None:
     with (
-        serve_data(datasets=store) as server,
+        serve_data(datasets=store, resume=True) as server,
         FaultProxy(server.port) as proxy,
         wsmux.connect(proxy.url, resume=True) as client,
     ):
@@ -404,10 +404,9 @@ def test_shutdown_gives_up_a_client_that_is_cut_off(store: NoDatasets) -> None:
         client.abort()
 
 
-def test_who_shares_a_port_resumes_only_if_told_to(store: NoDatasets) -> None:
-    for options, resumes in (({}, False), ({"resume": True}, True)):
-        with (
-            serve_data(datasets=store, shared=True, **options) as server,  # type: ignore[arg-type]
-            wsmux.connect(server.url, resume=True) as client,
-        ):
-            assert client.resumable is resumes
+def test_connections_are_resumed_only_if_the_server_is_told_to(store: NoDatasets) -> None:
+    with (
+        serve_data(datasets=store) as server,
+        wsmux.connect(server.url, resume=True) as client,
+    ):
+        assert not client.resumable

@@ -47,9 +47,6 @@ CALL_WORKERS = 1024
 # that a connection may have, since an ingest client holds one for as long as it is open.
 STREAM_WORKERS = 1024
 
-# Longer outages are for the retries of the tasks.
-BRIEFLY = Resume(grace=10.0)
-
 # Seconds between sweeps; fewer if the stores' time to live is shorter.
 SWEEP = 30.0
 
@@ -93,8 +90,8 @@ class DataServer(Server):
         workers: streams of one connection served at once, each by a thread; an ingest client has
             one all the time.
         origins, ssl_context, max_connections: as for ``wsmux.serve``.
-        resume: let connections for streams go on after a cut, see ``wsmux.serve``. By default for
-            ten seconds: a task that was killed holds its streams for as long.
+        resume: let connections for streams go on after a cut, see ``wsmux.serve``. Not by default:
+            a task that was killed holds its streams for as long, and who follows it may wait.
         rpc: the options of River calls; see ``rpc.Serving``.
 
     Attributes:
@@ -125,7 +122,7 @@ class DataServer(Server):
         origins: Iterable[str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int = MAX_CONNECTIONS,
-        resume: Resume | bool = BRIEFLY,
+        resume: Resume | bool = False,
         rpc: Serving | None = None,
     ) -> None:
         access = Access(token)
@@ -265,8 +262,8 @@ def serve_data(
         host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
             function that returns whether a token is valid. Required unless the address is loopback.
-        shared: let other processes listen on the same port, for the same directory. Connections
-            are not resumed then: a client that comes back may reach another process.
+        shared: let other processes listen on the same port, for the same directory. Leave
+            ``resume`` out then: a client that comes back may reach another process.
         options: see ``Stores`` and ``DataServer``.
 
     Raises:
@@ -291,8 +288,6 @@ def serve_data(
         serving["topics"] = SqliteTopics(directory, **_but(stores, "auto_optimize"))
         serving["datasets"] = DeltaDatasets(directory, **_but(stores, "retention"))
     serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
-    if shared:
-        serving.setdefault("resume", False)
     listener = listen(host, port, shared=shared)
     try:
         return DataServer(listener, token=token, **serving)
