@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from .config import Config, Resume
 from .endpoints.connection_options import DEFAULT_WORKERS, ConnectionOptions, resume_options
-from .endpoints.reconnector import Reconnector, begin
+from .endpoints.reconnector import Dial, Reconnector, begin
 from .endpoints.stream_handlers import StreamHandler
 from .exceptions import HandshakeError
-from .handshake.tcp import SCHEME, connect_tcp, is_tcp
+from .handshake.resume_line import ask_to_resume
+from .handshake.tcp import SCHEME, Watch, connect_tcp, is_tcp
 from .handshake.websocket_client import shake_hands
 from .mux.connection import Connection, StartOn
 from .mux.error_codes import CodeToReason, ReasonToCode
@@ -96,8 +97,8 @@ def connect(
             seen from this side.
         resume: keep the connection through outages of the network, a proxy or the address, as long
             as both processes live; ``True``, or a ``Resume`` with its limits. The server must allow
-            it; with another one the connection is an ordinary one, see ``connection.resumable``. A
-            WebSocket is needed, and no ``subprotocol``.
+            it; with another one the connection is an ordinary one, see ``connection.resumable``.
+            Neither with ``subprotocol``, nor with ``tcp://`` and TLS.
         options: passed to websocket-client's ``connect`` for proxies, cookies and TLS:
             ``http_proxy_host``, ``http_proxy_port``, ``http_proxy_auth``, ``proxy_type``
             (``"http"``, ``"socks5"``...; SOCKS needs ``python-socks``), ``http_no_proxy``,
@@ -167,17 +168,33 @@ def _over_websocket(connection_options: ConnectionOptions, order: _Order) -> Con
     if resume is None or chosen is None or not is_resumable(chosen):
         return connection_options.over_websocket(sock, Role.CLIENT, protocol)
 
-    def dial(deadline: Deadline) -> socket.socket:
-        return _shake_hands(order, [chosen], deadline, max_size)[0]
+    def dial(deadline: Deadline, watch: Watch) -> socket.socket:
+        return _shake_hands(order, [chosen], deadline, max_size, watch)[0]
 
+    return _begun(connection_options, resume, sock, protocol, order.deadline, dial)
+
+
+def _begun(
+    connection_options: ConnectionOptions,
+    resume: Resume,
+    sock: socket.socket,
+    protocol: str,
+    deadline: Deadline,
+    dial: Dial,
+) -> Connection:
+    """Return a resumable connection over its first carrier, on which no HELLO was sent yet."""
     session = Session(os.urandom(SESSION_SIZE), resume.buffer, resume.grace)
-    begin(sock, session, order.deadline)
+    begin(sock, session, deadline)
     reconnector = Reconnector(dial, connection_options.config.handshake_timeout)
     return connection_options.over_carriers(sock, Role.CLIENT, protocol, session, reconnector)
 
 
 def _shake_hands(
-    order: _Order, offered: list[str], deadline: Deadline, max_size: int
+    order: _Order,
+    offered: list[str],
+    deadline: Deadline,
+    max_size: int,
+    watch: Watch | None = None,
 ) -> tuple[socket.socket, str | None]:
     """Return a socket after one handshake, and the subprotocol that the server chose."""
     return shake_hands(
@@ -187,6 +204,7 @@ def _shake_hands(
         deadline=deadline,
         max_size=max_size,
         options=order.options,
+        watch=watch,
     )
 
 
@@ -215,10 +233,38 @@ def _over_tcp(connection_options: ConnectionOptions, order: _Order) -> Connectio
     if unused or order.options:
         text = ", ".join(unused + sorted(order.options))
         raise TypeError(f"{order.url} has no HTTP request, so it takes no {text}")
-    if connection_options.resume is not None:
-        raise ValueError(f"{order.url} is a plain socket, which is not resumable: use ws or wss")
+    resume = connection_options.resume
+    if resume is not None and order.ssl_context is not None:
+        raise ValueError(f"{order.url} with TLS is not resumable: use wss, or leave resume= out")
+    protocol = order.names[0]
+    if resume is not None:
+
+        def dial(deadline: Deadline, watch: Watch) -> socket.socket:
+            sock = _ask_over_tcp(order.url, protocol, deadline, watch)
+            if sock is None:
+                raise HandshakeError(f"{order.url} does not resume connections any more")
+            return sock
+
+        sock = _ask_over_tcp(order.url, protocol, order.deadline)
+        if sock is not None:
+            return _begun(connection_options, resume, sock, protocol, order.deadline, dial)
     sock = connect_tcp(order.url, order.ssl_context, order.deadline)
-    return connection_options.over_bytes(sock, Role.CLIENT, order.names[0])
+    return connection_options.over_bytes(sock, Role.CLIENT, protocol)
+
+
+def _ask_over_tcp(
+    url: str, protocol: str, deadline: Deadline, watch: Watch | None = None
+) -> socket.socket | None:
+    """Return a socket whose server resumes connections, ``None`` if it does not."""
+    sock = connect_tcp(url, None, deadline, *([] if watch is None else [watch]))
+    try:
+        if ask_to_resume(sock, protocol, deadline):
+            return sock
+    except BaseException:
+        sock.close()
+        raise
+    sock.close()
+    return None
 
 
 @field_hints(Config, "config")

@@ -72,8 +72,8 @@ class Resume:
     """
 
     grace: float = 60.0
-    """Seconds for which each side keeps a connection without a socket. The server's value holds for
-    both."""
+    """Seconds for which a side keeps a connection without a socket. A client gives up no later than
+    its server."""
 
     buffer: int = 4 * MIB
     """Bytes sent and not yet acknowledged by the peer; beyond it writers wait as for a full socket.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterable
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from .config import Config, Resume
 from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
@@ -21,13 +21,15 @@ from .endpoints.stream_handlers import StreamHandler
 from .exceptions import CloseCode, HandshakeError
 from .handshake.access import Access, TokenCheck
 from .handshake.origin import allowed_origins
+from .handshake.request import Request
+from .handshake.resume_line import asks_to_resume
 from .handshake.tcp import SCHEME
 from .handshake.websocket_server import check_request, check_upgrade, request_of
 from .mux.connection import Connection, StartOn
 from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
-from .protocols.registry import is_resumable, served_protocols
+from .protocols.registry import resumable, served_protocols
 from .runtime.deadline import Deadline
 from .runtime.hints import field_hints
 from .runtime.logs import logger
@@ -35,6 +37,9 @@ from .runtime.logs import logger
 __all__ = ["Server", "serve"]
 
 Transport = Literal["websocket", "tcp"]
+
+# Told to a client that was let in only to return to a connection that it has.
+FULL = "as many connections are open as this server takes"
 
 _log = logger("wsmux")
 
@@ -104,12 +109,12 @@ class Server(Acceptor):
         self._shut_down_once(timeout)
 
     def _end(self, deadline: Deadline) -> None:
-        if self._sessions is not None:
-            self._sessions.stop()
         self._join_threads(self._end_connections(deadline))
 
     def _end_connections(self, deadline: Deadline) -> Deadline:
         """Let all streams end, then close their connections; return the deadline for closing."""
+        if self._sessions is not None:
+            self._sessions.stop()
         return end_connections(
             self.connections, deadline, self._connection_options.config.close_timeout
         )
@@ -140,42 +145,54 @@ class Server(Acceptor):
         try:
             sock = self._secure(sock, deadline)
             if self._plain:
-                self._settle()
-                return self._connection_options.over_bytes(sock, Role.SERVER, self._protocols[0])
+                return self._shake_hands_over_tcp(sock, deadline)
             environ = self._request(sock, address, deadline)
             offered = check_upgrade(environ, self._origins)
             self._access.check(environ)
             returns = self._guest().returns
-            if returns and not any(map(is_resumable, offered)):
-                self._refuse_another()
+            # The first offer that is served is chosen, and a client that returns has one alone.
+            if returns and not set(offered[:1]) & set(resumable(self._protocols)):
+                raise HandshakeError(FULL, 503)
             if self._take(sock, environ, offered):
                 return None
             protocol = check_request(
                 environ, self._protocols, self._origins, self._sessions is not None
             )
-            if returns and not is_resumable(protocol):
-                self._refuse_another()
             sock = self._upgrade(sock, environ, protocol)
-            accepted = self._connection_options.accepted(
-                sock,
-                protocol,
-                request_of(environ),
-                self._sessions,
-                deadline,
-                self._cut_by_shutdown(sock),
-                returns,
-            )
-            return accepted if isinstance(accepted, Connection) else None
+            return self._accepted(sock, protocol, request_of(environ), deadline)
         except (HandshakeError, OSError, RuntimeError) as error:
             self._refused(sock, address, error)
         return None
 
+    def _shake_hands_over_tcp(self, sock: socket.socket, deadline: Deadline) -> Connection | None:
+        protocol, resumes = self._protocols[0], False
+        if self._sessions is not None:
+            with self._awaiting(sock):
+                resumes = asks_to_resume(sock, protocol, deadline)
+        self._settle()
+        if resumes:
+            return self._accepted(sock, resumable((protocol,))[0], None, deadline)
+        if self._guest().returns:
+            raise HandshakeError(FULL)
+        return self._connection_options.over_bytes(sock, Role.SERVER, protocol)
+
+    def _accepted(
+        self, sock: socket.socket, protocol: str, request: Request | None, deadline: Deadline
+    ) -> Connection | None:
+        """Return the connection of a client, ``None`` if it came back to one that it has."""
+        accepted = self._connection_options.accepted(
+            sock,
+            protocol,
+            request,
+            self._sessions,
+            deadline,
+            self._cut_by_shutdown(sock),
+            self._guest().returns,
+        )
+        return accepted if isinstance(accepted, Connection) else None
+
     def _resumable(self) -> int:
         return 0 if self._sessions is None else len(self._sessions)
-
-    def _refuse_another(self) -> NoReturn:
-        """Refuse a client that was let into a full server, and does not resume a connection."""
-        raise HandshakeError("as many connections are open as this server takes", 503)
 
     def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
         """Refuse a checked request, or serve it to its end; return false to leave it to the mux.
@@ -244,7 +261,8 @@ def serve(
         stream_handler: called in a worker thread with each stream that the client opens; the stream
             is closed when it returns. At least one of the two handlers is required.
         resume: let clients that ask for it resume their connections after an outage; ``True``, or a
-            ``Resume`` with its limits. Others are served as without it.
+            ``Resume`` with its limits. Others are served as without it, but over ``"tcp"`` not
+            before they have sent a byte, or been silent for two seconds. Not over TCP with TLS.
 
     The other arguments are those of ``connect``.
 
@@ -292,8 +310,8 @@ def serve(
         bymux_state=bymux_state,
         resume=resume_options(resume),
     )
-    if transport == "tcp" and connection_options.resume is not None:
-        raise ValueError("a plain socket is not resumable: serve WebSockets")
+    if transport == "tcp" and ssl_context is not None and connection_options.resume is not None:
+        raise ValueError("a plain socket with TLS is not resumable: serve WebSockets")
     return Server(
         handler,
         listen(host, port),

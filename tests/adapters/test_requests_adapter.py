@@ -14,6 +14,8 @@ import requests
 
 import wsmux
 from wsmux.adapters import MuxAdapter
+from wsmux.testing import FaultProxy
+from wsmux.wsgi import StreamServer
 
 from ..helpers.raw_peer import meet, wait_for
 from ..helpers.wsgi_apps import WAIT, Gate, app, asking, published, slow, talking
@@ -68,6 +70,24 @@ def test_an_answer_is_read_in_pieces_and_is_exact() -> None:
             digest.update(piece)
     assert answer.headers["Transfer-Encoding"] == "chunked"
     assert digest.digest() == hashlib.sha256(body).digest()
+
+
+def test_bodies_are_exact_though_the_connection_is_cut_within_them() -> None:
+    body = b"".join(pieces(40, 50_000))
+    with (
+        wsmux.serve(stream_handler=StreamServer(app), resume=True) as server,
+        FaultProxy(server.port) as proxy,
+        wsmux.connect(proxy.url, resume=True) as client,
+        requests.Session() as session,
+    ):
+        session.mount("mux://", MuxAdapter(client))
+        proxy.cut_after(300_000, 700_000, way="up", how="rst")
+        assert session.post("mux://a/count", data=body, timeout=WAIT).text == "2000000"
+        proxy.cut_after(60_000, 50_000, way="down", how="fin")
+        fits = body[:200_000]  # into the window, since the body is sent before the answer is read
+        assert session.post("mux://a/echo", data=fits, timeout=WAIT).content == fits
+        assert not proxy.cutting
+        assert client.stats().reconnects >= 4
 
 
 def test_a_reader_that_stops_holds_the_application_back_and_cancels_it_by_closing() -> None:

@@ -151,6 +151,8 @@ def test_a_scheme_in_capitals_is_taken() -> None:
         ["bridge", "--to", "ws://127.0.0.1/", "--listen", "wss://127.0.0.1:0"],
         ["bridge", "--to", "ws://127.0.0.1/", "--certfile", "chain.pem", "--keyfile", "key.pem"],
         ["bench", "--header", "A: b", "tcp://127.0.0.1:1"],
+        ["cat", "--resume", "--insecure", "tcp://127.0.0.1:1"],
+        ["exec", "--resume", "--subprotocol", "none", "ws://127.0.0.1:1", "--", "true"],
     ],
     ids=" ".join,
 )

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import wsmux
+from wsmux.endpoints import reconnector
 from wsmux.testing import FaultProxy
 
-from ..helpers.raw_peer import in_thread
-from ..helpers.timeouts import WAIT
+from ..helpers.certificates import Certificates
+from ..helpers.raw_peer import in_thread, read_head, response
+from ..helpers.timeouts import CONNECTS, WAIT
 from ..helpers.waiting import wait_for
 
 Headers = dict[str, str]
@@ -125,12 +132,169 @@ def test_another_server_does_not_know_the_session_and_that_is_final() -> None:
 
 
 def test_a_server_that_does_not_resume_any_more_is_asked_until_the_grace_is_over() -> None:
-    with joined(grace=0.5) as (connection, proxy), wsmux.serve(lambda each: None) as other:
+    with joined(grace=CONNECTS) as (connection, proxy), wsmux.serve(lambda each: None) as other:
         proxy.target = ("127.0.0.1", other.port)
         proxy.reset()
         assert connection.wait_closed(WAIT)
         assert isinstance(connection.error, wsmux.ResumeLost)
         assert "no common subprotocol" in str(connection.error)
+
+
+# An attempt that hangs
+
+# Longer than any test waits for a thread to end.
+PATIENT = wsmux.Config(handshake_timeout=10 * WAIT)
+
+
+def searches(connection: wsmux.Connection) -> bool:
+    """Return whether there is a thread that connects again."""
+    name = f"{connection.name}-reconnect"
+    return any(thread.name == name for thread in threading.enumerate())
+
+
+def is_in(function: str) -> bool:
+    """Return whether that thread is in a function of this name."""
+    found = [each.ident for each in threading.enumerate() if each.name.endswith("-reconnect")]
+    frames = sys._current_frames()
+    frame = next((frames.get(ident or 0) for ident in found), None)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
+
+
+def upgrade(sock: socket.socket) -> None:
+    key = read_head(sock)[1]["sec-websocket-key"]
+    chosen: dict[str, str | None] = {"Sec-WebSocket-Protocol": "wsmux.resume.v1+wsmux"}
+    sock.sendall(response(key, chosen))
+
+
+@pytest.mark.parametrize(
+    ("stage", "where", "answer"),
+    [
+        ("TLS", "do_handshake", None),
+        ("the request", "recv_line", None),
+        ("HELLO", "receive_greeting", upgrade),
+    ],
+)
+def test_an_abort_ends_an_attempt_that_gets_no_answer(
+    stage: str,
+    where: str,
+    answer: Callable[[socket.socket], None] | None,
+    certificates: Certificates,
+) -> None:
+    tls = stage == "TLS"
+    with (
+        wsmux.serve(
+            lambda each: each.wait_closed(),
+            resume=True,
+            ssl_context=certificates.server if tls else None,
+        ) as server,
+        FaultProxy(server.port) as proxy,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        connection = wsmux.connect(
+            proxy.url.replace("ws:", "wss:") if tls else proxy.url,
+            resume=True,
+            ssl_context=certificates.client if tls else None,
+            config=PATIENT,
+        )
+        proxy.target = silent.getsockname()
+        proxy.reset()
+        silent.settimeout(WAIT)
+        accepted, _ = silent.accept()
+        with accepted:
+            accepted.settimeout(WAIT)
+            if answer is not None:
+                answer(accepted)
+            wait_for(lambda: is_in(where))
+            connection.abort()
+            wait_for(lambda: not searches(connection))
+        server.shutdown(0)
+
+
+def test_a_close_ends_an_attempt_once_its_time_is_up() -> None:
+    with (
+        joined(config=PATIENT) as (connection, proxy),
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        proxy.target = silent.getsockname()
+        proxy.reset()
+        wait_for(lambda: searches(connection) and is_in("recv_line"))
+        connection.close(0.05)
+        wait_for(lambda: not searches(connection))
+
+
+def test_an_attempt_that_gets_no_answer_is_left_when_the_network_has_changed() -> None:
+    with (
+        joined(config=PATIENT) as (connection, proxy),
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        there, proxy.target = proxy.target, silent.getsockname()
+        proxy.reset()
+        wait_for(lambda: is_in("recv_line"))
+        proxy.target = there
+        connection.reconnect_now()
+        wait_for(lambda: connection.stats().reconnects == 1)
+        assert connection.ping(WAIT) > 0
+
+
+def test_an_attempt_begun_at_the_end_is_given_up() -> None:
+    """The connection ends between two sockets of an attempt."""
+    begun = threading.Event()
+
+    def headers() -> Headers:
+        if begun.is_set():  # not the first request
+            connection.abort()
+            wait_for(lambda: connection.wait_closed(WAIT))
+        begun.set()
+        return {}
+
+    with joined(headers=headers, config=PATIENT) as (connection, proxy):
+        proxy.reset()
+        wait_for(lambda: connection.closed and not searches(connection))
+        assert proxy.accepted == 1
+
+
+# Without threads
+
+
+def test_a_thread_that_cannot_be_had_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, refused = reconnector.start_thread, 0
+
+    def start(thread: threading.Thread) -> None:
+        nonlocal refused
+        if refused < 3:
+            refused += 1
+            raise wsmux.NoThreadError("the system has no thread left")
+        real(thread)
+
+    monkeypatch.setattr(reconnector, "start_thread", start)
+    monkeypatch.setattr(reconnector, "THREAD_DELAY", 0.01)
+    caplog.set_level(logging.WARNING, "wsmux")
+    with joined() as (connection, proxy):
+        proxy.reset()
+        wait_for(lambda: connection.stats().reconnects == 1)
+        assert refused == 3
+        assert connection.ping(WAIT) > 0
+    (record,) = caplog.records
+    assert "tries to connect again later: the system has no thread left" in record.getMessage()
+
+
+def test_without_a_thread_until_the_grace_is_over_the_loss_tells_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise wsmux.NoThreadError("the system has no thread left")
+
+    monkeypatch.setattr(reconnector, "start_thread", start)
+    with joined(grace=0.5) as (connection, proxy):
+        proxy.reset()
+        wait_for(lambda: "the next attempt in" in str(connection.explain()) or connection.closed)
+        assert connection.wait_closed(WAIT)
+        assert isinstance(connection.error, wsmux.ResumeLost)
+        assert "(the last attempt: the system has no thread left)" in connection.error.why
 
 
 def test_without_resuming_the_connection_is_an_ordinary_one() -> None:
@@ -147,7 +311,15 @@ def test_without_resuming_the_connection_is_an_ordinary_one() -> None:
     [
         ({"resume": 60}, TypeError, "resume must be True, False or a wsmux.Resume, not 60"),
         ({"resume": True, "subprotocol": "mine"}, ValueError, "leave subprotocol= out"),
-        ({"resume": True, "url": "tcp://127.0.0.1:9"}, ValueError, "is a plain socket"),
+        (
+            {
+                "resume": True,
+                "url": "tcp://127.0.0.1:9",
+                "ssl_context": ssl.create_default_context(),
+            },
+            ValueError,
+            "with TLS is not resumable",
+        ),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_before_connecting(

@@ -17,7 +17,7 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import OneShotEvent
 from wsmux.testing import FaultProxy
 
-from ..helpers.raw_peer import BINARY, RawPeer, raw_client
+from ..helpers.raw_peer import BINARY, RawPeer, raw_client, read_head, request
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import threads_of, wait_for
 
@@ -286,6 +286,21 @@ def test_a_full_server_takes_nobody_else() -> None:
             wsmux.connect(serving.url, resume=True)
         assert connection.ping(WAIT) > 0
         assert len(serving.connections) == 1
+
+
+@pytest.mark.parametrize("offers", ["wsmux", f"wsmux, {SUBPROTOCOL}", ""])
+def test_who_is_let_in_to_return_gets_no_ordinary_connection(offers: str) -> None:
+    with (
+        wsmux.serve(echo, resume=True, max_connections=1) as serving,
+        wsmux.connect(serving.url, resume=True) as connection,
+        socket.create_connection(("127.0.0.1", serving.port), WAIT) as sock,
+    ):
+        wait_for(lambda: serving.connections)
+        sock.sendall(request(f"127.0.0.1:{serving.port}", {"Sec-WebSocket-Protocol": offers}))
+        first, _ = read_head(sock)
+        assert first.startswith("HTTP/1.1 503 ")
+        assert len(serving.connections) == 1
+        connection.abort()
 
 
 def echo(connection: wsmux.Connection) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import errno
+import select
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any
 
@@ -16,11 +19,22 @@ import pytest
 from flask import Flask
 
 import wsmux
+from wsmux.handshake.websocket_client import shake_hands
+from wsmux.runtime.deadline import Deadline
 
 from ..helpers.certificates import Certificates
 from ..helpers.ports import free_port
 from ..helpers.proxies import Script, http_proxy, playing, socks5_proxy
-from ..helpers.raw_peer import BINARY, CLOSE_FRAME, WAIT, RawPeer, read_head, response
+from ..helpers.raw_peer import (
+    BINARY,
+    CLOSE_FRAME,
+    WAIT,
+    RawPeer,
+    in_thread,
+    read_head,
+    response,
+    wait_for,
+)
 from ..helpers.werkzeug_server import serving
 
 # Seconds for a handshake that must end at its deadline, and for the deadline to be kept in.
@@ -718,3 +732,106 @@ def test_socks5_proxy_is_held_to_the_deadline() -> None:
             wsmux.connect("ws://localhost:1", **socks(port, timeout=SHORT))
         assert not done.is_set()
         done.set()
+
+
+# A handshake that another thread watches
+
+
+def watched(url: str, **options: Any) -> tuple[list[socket.socket], Future[Any]]:
+    """Shake hands in a thread; return the sockets it waits on, and what comes of it."""
+    seen: list[socket.socket] = []
+    return seen, in_thread(
+        shake_hands,
+        url,
+        subprotocols=["wsmux.v1"],
+        headers=None,
+        deadline=Deadline(10 * WAIT),
+        max_size=1000,
+        options=options,
+        watch=seen.append,
+    )
+
+
+def cut(sock: socket.socket) -> None:
+    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def test_a_watched_connect_that_nobody_answers_can_be_ended() -> None:
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        place = listener.getsockname()
+        while True:  # until its queue is full, and the system drops what comes
+            other = stack.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(place)
+            if not select.select([], [other], [], 0.5)[1]:
+                break
+        seen, ending = watched(f"ws://127.0.0.1:{place[1]}/")
+        wait_for(lambda: seen and seen[0].getsockname()[1])  # it is connecting
+        cut(seen[0])
+        assert isinstance(ending.exception(WAIT), OSError)
+
+
+def test_a_watched_handshake_shows_its_socket_before_each_wait(certificates: Certificates) -> None:
+    with wsmux.serve(wsmux.Connection.wait_closed, ssl_context=certificates.server) as server:
+        seen, ending = watched(
+            f"wss://localhost:{server.port}/", sslopt={"context": certificates.client}
+        )
+        sock, chosen = ending.result(WAIT)
+        with sock:
+            assert chosen == "wsmux.v1"
+            assert seen[-1] is sock
+            # That of TCP, which the one of TLS replaces; more, if the first address refused.
+            assert len(set(map(id, seen))) >= 2
+        server.shutdown(0)
+
+
+def test_a_watched_handshake_goes_through_a_proxy(server: wsmux.Server) -> None:
+    asked: list[dict[str, str]] = []
+    options = {"http_proxy_host": "127.0.0.1", "http_no_proxy": ["none"]}
+    with playing(http_proxy(asked)) as port:
+        seen, ending = watched(server.url, http_proxy_port=port, **options)
+        sock, _ = ending.result(WAIT)
+        with sock:
+            assert seen == [sock]
+
+
+def test_a_watched_handshake_names_what_refused() -> None:
+    _, ending = watched(f"ws://127.0.0.1:{free_port()}/")
+    assert isinstance(ending.exception(WAIT), ConnectionRefusedError)
+    _, ending = watched("ws://name.invalid/")
+    assert "the host name cannot be resolved" in str(ending.exception(WAIT))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_who_watches_can_end_a_handshake(number: int, certificates: Certificates) -> None:
+    calls = 0
+
+    def watch(sock: socket.socket) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise ConnectionAbortedError("not wanted any more")
+
+    with wsmux.serve(wsmux.Connection.wait_closed, ssl_context=certificates.server) as server:
+        with pytest.raises(OSError, match="not wanted any more"):
+            shake_hands(
+                f"wss://127.0.0.1:{server.port}/",
+                subprotocols=["wsmux.v1"],
+                headers=None,
+                deadline=Deadline(WAIT),
+                max_size=1000,
+                options={"sslopt": {"context": certificates.client}},
+                watch=watch,
+            )
+        server.shutdown(0)
+
+
+def test_headers_that_take_all_the_time_are_told_as_that(server: wsmux.Server) -> None:
+    def headers() -> dict[str, str]:
+        time.sleep(0.02)
+        return {}
+
+    with pytest.raises(TimeoutError, match="no time left to connect"):
+        wsmux.connect(server.url, headers=headers, timeout=0.01)

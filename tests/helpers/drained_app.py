@@ -31,8 +31,13 @@ detach = HELD not in os.environ
 app = Flask(__name__)
 mux = Mux(app)
 mux.drain_on_sigterm(DRAIN)
+resumed = Mux(app, resume=True)
+resumed_drained = Mux(app, resume=True)
+resumed_drained.drain_on_sigterm(DRAIN)
 
 
+@resumed.stream_route("/resumed", endpoint="resumed", detach=detach)
+@resumed_drained.stream_route("/resumed-drained", endpoint="resumed-drained", detach=detach)
 @mux.stream_route("/", detach=detach)
 def echo(stream: wsmux.Stream) -> None:
     """Tell this process, then echo."""

@@ -22,6 +22,7 @@ CONFIGURATION = """
 daemon off;
 pid {folder}/pid;
 error_log stderr warn;
+{main}
 events {{ worker_connections 64; }}
 http {{
     access_log off;
@@ -46,7 +47,11 @@ def documented() -> str:
 
 @contextmanager
 def nginx(
-    folder: Path, location: str, behind: int, certificates: Certificates | None = None
+    folder: Path,
+    location: str,
+    behind: int,
+    certificates: Certificates | None = None,
+    main: str = "",
 ) -> Iterator[int]:
     """Run nginx in front of a port; give its own.
 
@@ -63,7 +68,7 @@ def nginx(
         written = folder / "nginx.conf"
         location = location.replace(there, f"127.0.0.1:{behind}")
         written.write_text(
-            CONFIGURATION.format(folder=folder, port=port, tls=tls, location=location)
+            CONFIGURATION.format(folder=folder, port=port, tls=tls, location=location, main=main)
         )
         process = subprocess.Popen(
             [executable, "-c", written, "-p", folder],

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any, Self
 
 import wsmux
+from wsmux.testing import FaultProxy
 
 from .inside import multiplexer_of, send_lock_of
 from .pure_peer import PurePeer
@@ -440,6 +441,22 @@ def exit_while_closing() -> None:
     wait_for(lambda: connection.closed)
 
 
+def exit_in_outage() -> None:
+    """Leave a call that waits, an attempt that hangs, and the other end, at their posts."""
+    server = wsmux.serve(stream_handler=echo, protocols=[PROTOCOL], resume=True)
+    proxy = FaultProxy(server.port)
+    connection = wsmux.connect(proxy.url, protocol=PROTOCOL, resume=True)
+    KEPT.extend((server, proxy, connection))
+    in_daemon(connection.open_stream(WAIT).read)
+    wait_for(lambda: connection.stats().waiting_readers)
+    silent = socket.create_server(("127.0.0.1", 0))
+    KEPT.append(silent)
+    proxy.target = silent.getsockname()
+    proxy.reset()
+    KEPT.append(silent.accept())
+    wait_for(lambda: server.connections[0].stats().detached is not None)
+
+
 KEPT: list[Any] = []
 
 EXITS: dict[str, Callable[[], None]] = {
@@ -455,6 +472,7 @@ EXITS: dict[str, Callable[[], None]] = {
     "cycles": exit_in_cycles,
     "during-handshake": exit_during_handshake,
     "while-closing": exit_while_closing,
+    "outage": exit_in_outage,
 }
 
 # What ``at_exit`` uses then.

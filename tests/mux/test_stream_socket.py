@@ -25,7 +25,10 @@ from wsmux.mux.stream_socket import carry, loopback_pair, reset_on_close
 from ..helpers.certificates import Certificates
 from ..helpers.connections import Spawn
 from ..helpers.joined_streams import Joined, open_pair, write_on
+from ..helpers.resumed import joined as joined_over
+from ..helpers.resumed import pair
 from ..helpers.scripted import WAIT
+from ..helpers.timeouts import WAIT as PATIENT
 from ..helpers.waiting import wait_for
 from ..helpers.wires import NAMES, wire_of
 
@@ -400,3 +403,25 @@ def test_the_copy_in_a_forked_child_is_closed(native: Joined) -> None:
         native.far.connection.abort()
         with pytest.raises(ConnectionResetError):
             sock.recv(1)
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+def test_a_socket_carries_on_behind_cuts_of_the_connection(protocol: str, spawn: Spawn) -> None:
+    with pair(protocol=protocol) as ends:
+        ours, theirs = joined_over(ends)
+        with ours.as_socket() as near, theirs.as_socket() as far:
+            for sock in (near, far):
+                sock.settimeout(PATIENT)
+            for sender, reader, way in ((near, far, "up"), (far, near, "down")):
+                ends.proxy.cut_after(300_000, 200_001, way=way, how="rst")  # type: ignore[arg-type]
+
+                def send(sender: socket.socket = sender) -> None:
+                    sender.sendall(DATA)
+                    sender.shutdown(socket.SHUT_WR)
+
+                sending = spawn(send)
+                received = b"".join(iter(lambda reader=reader: reader.recv(65536), b""))
+                sending.result(PATIENT)
+                assert received == DATA
+                assert not ends.proxy.cutting
+            assert ends.client.stats().reconnects >= 4

@@ -18,12 +18,15 @@ from wsmux import rpc
 from wsmux.spark import Link, Recipe, SparkError, connection, error_from
 from wsmux.spark import rpc as spark_rpc
 from wsmux.spark.connection_settings import _links, retry_waits
+from wsmux.testing import FaultProxy
 
+from ..helpers.raw_peer import in_thread
 from ..helpers.rpc.refusing import Refusing
 from ..helpers.spark.servers import WAIT, Seen, offered
 from ..helpers.waiting import wait_for
 
 TOKEN = "sesame-open"
+MIB = 1 << 20
 
 
 def made_token() -> str:
@@ -315,6 +318,70 @@ def test_a_lost_connection_is_made_anew_for_the_next_stream(streams: wsmux.Serve
     with recipe.open_stream("tail") as stream:
         assert stream.read()
     assert recipe.streams() is not first
+
+
+def test_a_stream_goes_on_behind_cuts_with_a_new_token_each_time() -> None:
+    made: list[str] = []
+
+    def token() -> str:
+        made.append(f"token {len(made)}")
+        return made[-1]
+
+    data = os.urandom(3 * MIB)
+    with (
+        wsmux.serve(stream_handler=mirror, resume=True, token=made.__contains__) as server,
+        FaultProxy(server.port) as proxy,
+    ):
+        recipe = connection(proxy.url, token=token, connect_timeout=WAIT)
+        with recipe.open_stream() as stream:
+            proxy.cut_after(MIB // 2, MIB, way="up")
+            writing = in_thread(lambda: (stream.write(data), stream.close_write()))
+            assert stream.read() == data
+            writing.result(WAIT)
+        assert not proxy.cutting
+        assert recipe.streams().stats().reconnects == 2
+        assert len(made) == 3
+        recipe.link().close()
+
+
+def mirror(stream: wsmux.Stream) -> None:
+    while data := stream.read(65536):
+        stream.write(data)
+    stream.close_write()
+
+
+def test_a_stream_whose_server_was_replaced_fails_at_once_and_the_next_one_does_not() -> None:
+    with (
+        wsmux.serve(stream_handler=mirror, resume=True) as server,
+        wsmux.serve(stream_handler=mirror, resume=True) as other,
+        FaultProxy(server.port) as proxy,
+    ):
+        link = connection(proxy.url, connect_timeout=10 * WAIT, retry_backoff=0).link()
+        stream = link.open_stream()
+        proxy.target = ("127.0.0.1", other.port)
+        proxy.reset()
+        with pytest.raises(wsmux.ResumeLost, match="does not have the session"):
+            stream.read(1)
+        with link.open_stream() as another:
+            another.write(b"x")
+            assert another.read(1) == b"x"
+        link.close()
+
+
+def test_a_server_that_stays_away_is_given_up_before_an_attempt_ends() -> None:
+    with (
+        wsmux.serve(stream_handler=mirror, resume=True) as server,
+        FaultProxy(server.port) as proxy,
+    ):
+        link = connection(proxy.url, connect_timeout=1.0, retry_backoff=0, retries=0).link()
+        stream = link.open_stream()
+        proxy.refusing = True
+        proxy.reset()
+        with pytest.raises(wsmux.ResumeLost, match="no connection for 0.5 s"):
+            stream.read(1)
+        with pytest.raises(SparkError, match="NO_CONNECTION"):
+            link.open_stream("any")
+        link.close()
 
 
 def test_nobody_there_is_tried_again_and_then_told() -> None:

@@ -7,17 +7,17 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import wsmux
 from wsmux.protocols.resumption import Hello, Welcome, parse_answer
-from wsmux.testing import FaultProxy
 from wsmux.transport.resumable_transport import Carrier, ResumableTransport
 
 from ..helpers.inside import multiplexer_of
 from ..helpers.raw_peer import BINARY, CLOSE_FRAME, RawPeer, close_payload, in_thread, raw_client
+from ..helpers.resumed import Pair, joined, pair
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_reader
 from ..helpers.wires import NAMES
@@ -26,59 +26,6 @@ SUBPROTOCOL = "wsmux.resume.v1+wsmux"
 ID = b"sixteen bytes id"
 END = b"\6"
 MIB = 1 << 20
-
-
-class Pair(NamedTuple):
-    """Both ends of a resumable connection, and what is between."""
-
-    client: wsmux.Connection
-    server: wsmux.Connection
-    proxy: FaultProxy
-
-    def outage(self) -> None:
-        """Take the carrier away, and let no other through until ``over``."""
-        self.proxy.refusing = True
-        self.proxy.reset()
-        for end in (self.client, self.server):
-            wait_for(lambda end=end: end.stats().detached is not None)
-
-    def over(self) -> None:
-        """Let the client through again."""
-        self.proxy.refusing = False
-        self.client.reconnect_now()
-
-
-@contextmanager
-def pair(
-    grace: float = WAIT, protocol: str = "wsmux", buffer: int = MIB, **options: Any
-) -> Iterator[Pair]:
-    resume = wsmux.Resume(grace=grace, buffer=buffer)
-    with (
-        wsmux.serve(
-            lambda connection: connection.wait_closed(),
-            protocols=[protocol],
-            resume=resume,
-            **options,
-        ) as server,
-        FaultProxy(server.port) as proxy,
-    ):
-        client = wsmux.connect(proxy.url, protocol=protocol, resume=resume, **options)
-        try:
-            wait_for(lambda: server.connections)
-            yield Pair(client, server.connections[0], proxy)
-        finally:
-            client.abort()
-            server.shutdown(0)
-
-
-def joined(ends: Pair) -> tuple[wsmux.Stream, wsmux.Stream]:
-    """Open a stream, and take it at the other end."""
-    ours = ends.client.open_stream(timeout=WAIT)
-    ours.write(b"?")
-    theirs = ends.server.accept_stream(WAIT)
-    ours.timeout = theirs.timeout = WAIT
-    assert theirs.read(1) == b"?"
-    return ours, theirs
 
 
 @pytest.mark.parametrize("protocol", NAMES)

@@ -58,22 +58,30 @@ def download(place: str, size: int) -> None:
 
 
 @contextmanager
-def tunnel_over(place: str, *options: str) -> Iterator[tuple[FaultProxy, str]]:
+def tunnel_over(place: str, *options: str, tcp: bool = False) -> Iterator[tuple[FaultProxy, str]]:
     """Forward a port to ``place`` through a proxy; yield the proxy and where to connect."""
-    with served("--allow-forward", place) as url:
-        port = int(url.rsplit(":", 1)[1].rstrip("/"))
+    with served("--allow-forward", place, *["--tcp"] * tcp) as url:
+        scheme, port = url.split(":")[0], int(url.rsplit(":", 1)[1].rstrip("/"))
+        assert scheme == ("tcp" if tcp else "ws")
         with (
             FaultProxy(port) as proxy,
-            running("forward", proxy.url, "-L", f"0:{place}", "--json", *options) as line,
+            running(
+                "forward",
+                f"{scheme}://127.0.0.1:{proxy.port}",
+                "-L",
+                f"0:{place}",
+                "--json",
+                *options,
+            ) as line,
         ):
             told: dict[str, Any] = json.loads(line)
             yield proxy, told["local"][0][0]
 
 
-@pytest.mark.parametrize("how", ["rst", "fin"])
-def test_a_download_survives_cuts_in_one_connection(how: Any) -> None:
+@pytest.mark.parametrize(("how", "tcp"), [("rst", False), ("fin", False), ("rst", True)])
+def test_a_download_survives_cuts_in_one_connection(how: Any, tcp: bool) -> None:
     size, cuts = 8 * MIB, 6
-    with source(size) as (place, sent), tunnel_over(place) as (proxy, near):
+    with source(size) as (place, sent), tunnel_over(place, tcp=tcp) as (proxy, near):
         proxy.cut_after(*[MIB + 12_345] * cuts, way="down", how=how)
         download(near, size)
         assert not proxy.cutting

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import random
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 import wsmux
 from wsmux.flask import Mux
+from wsmux.testing import FaultProxy
 from wsmux.wsgi import Published, published, serve
 
 from ..helpers.raw_peer import wait_for
@@ -62,7 +64,7 @@ class Front:
 @contextmanager
 def fronting(**options: Any) -> Iterator[Front]:
     flask = Flask(__name__)
-    mux = Mux(flask)
+    mux = Mux(flask, resume=True)
     laptop = Published(mux, "/laptop", **({"token": "secret"} | options))
     flask.route("/own")(lambda: "own")
     flask.wsgi_app = laptop.wrap(flask.wsgi_app)  # type: ignore[method-assign]
@@ -79,6 +81,23 @@ def test_a_flask_application_is_reached_from_outside() -> None:
         assert front.ask("GET", "/own")[1] == b"own"
     assert status == 200
     assert body == f"you http://127.0.0.1:{front.port}/laptop/hello/you?x=1 127.0.0.1".encode()
+
+
+def test_bodies_pass_though_the_publisher_is_cut_off_within_them() -> None:
+    body = random.Random(3).randbytes(200_000)
+    with fronting() as front, FaultProxy(front.port) as proxy:
+        url = f"{proxy.url}/laptop"
+        with (
+            wsmux.connect(url, headers=TOKEN, timeout=WAIT, resume=True) as connection,
+            serve(connection, app),
+        ):
+            wait_for(lambda: front.laptop.publishers)
+            for way in ("up", "down"):
+                proxy.cut_after(60_000, 50_000, way=way, how="rst")  # type: ignore[arg-type]
+                assert front.ask("POST", "/laptop/echo", body)[:2] == (200, body)
+                assert not proxy.cutting
+            assert connection.stats().reconnects >= 4
+            assert front.laptop.publishers == 1
 
 
 def test_bodies_pass_both_ways_in_pieces() -> None:

@@ -228,7 +228,9 @@ def subprotocol(args: argparse.Namespace, address: str) -> dict[str, Any]:
     return {"subprotocol": None if args.subprotocol == "none" else args.subprotocol}
 
 
-def _resuming(args: argparse.Namespace, address: str) -> dict[str, Any]:
+def _resuming(
+    args: argparse.Namespace, address: str, context: ssl.SSLContext | None
+) -> dict[str, Any]:
     """Return the argument of ``connect`` for a connection that is resumed.
 
     By default it is asked for only where no server can take offence: a server of ``js-ws`` may not
@@ -237,12 +239,12 @@ def _resuming(args: argparse.Namespace, address: str) -> dict[str, Any]:
     Raises:
         CommandError: it was asked for and cannot be had.
     """
-    websocket = urlsplit(address).scheme in ("ws", "wss")
+    tls_alone = urlsplit(address).scheme not in ("ws", "wss") and context is not None
     if args.resume is None:
         plain = args.protocol == "wsmux" and args.subprotocol is None
-        return {"resume": args.resumes_by_default and websocket and plain}
-    if args.resume and not websocket:
-        raise CommandError(f"--resume needs a WebSocket, and {address} is none", status=2)
+        return {"resume": args.resumes_by_default and plain and not tls_alone}
+    if args.resume and tls_alone:
+        raise CommandError(f"--resume with TLS needs wss://, and {address} is not", status=2)
     if args.resume and args.subprotocol is not None:
         raise CommandError("--resume has subprotocols of its own: without --subprotocol", status=2)
     return {"resume": args.resume}
@@ -254,11 +256,12 @@ def connecting(args: argparse.Namespace, address: str) -> dict[str, Any]:
     Raises:
         CommandError, OSError: as ``headers``, ``subprotocol`` and ``client_tls``.
     """
+    context = client_tls(args, address)
     return {
         "headers": headers(args, address),
-        "ssl_context": client_tls(args, address),
+        "ssl_context": context,
         **subprotocol(args, address),
-        **(_resuming(args, address) if "resume" in args else {}),
+        **(_resuming(args, address, context) if "resume" in args else {}),
     }
 
 

@@ -76,13 +76,14 @@ def run(args: argparse.Namespace) -> int:
     if args.tcp and len(args.protocol or ()) > 1:
         raise CommandError("--tcp serves one --protocol only", status=2)
     options: dict[str, Any] = {**_access(args), **_handlers(args)}
+    context = server_tls(args)
     server = wsmux.serve(
         host=args.host,
         port=args.port,
         protocols=args.protocol or ("wsmux",),
         transport="tcp" if args.tcp else "websocket",
-        ssl_context=server_tls(args),
-        resume=not args.tcp,
+        ssl_context=context,
+        resume=not args.tcp or context is None,
         **options,
     )
     with server, wsmux.LiveSocket(server) if args.live else nullcontext():

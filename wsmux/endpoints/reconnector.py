@@ -1,16 +1,20 @@
 """Find the next carrier of a client's resumable connection: connect again until the grace is over.
 
 A thread exists only while there is no carrier. It holds nothing while it connects or waits, and
-ends with the transport.
+ends with the transport. Whoever ends or hurries the search cuts the socket on which an attempt
+waits.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..exceptions import HandshakeError, NoThreadError, WsmuxError
 from ..handshake.greeting import receive_greeting, send_greeting
+from ..handshake.tcp import Watch
 from ..protocols.base import Role
 from ..protocols.resumption import Refusal, Session, Welcome, parse_answer
 from ..runtime import clock
@@ -23,11 +27,14 @@ from ..transport.resumable_transport import Carrier, ResumableTransport
 
 __all__ = ["Dial", "Reconnector", "begin"]
 
-# Returns a socket after the handshake of a WebSocket that carries sessions.
-Dial = Callable[[Deadline], socket.socket]
+# Returns a socket whose other end expects a HELLO.
+Dial = Callable[[Deadline, Watch], socket.socket]
 
 # Seconds between attempts: the first follows at once, since most cuts leave the server where it is.
 FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0
+
+# Seconds until a thread is asked for again if the system has none.
+THREAD_DELAY = 1.0
 
 _log = logger("wsmux")
 
@@ -65,7 +72,8 @@ def begin(sock: socket.socket, session: Session, deadline: Deadline) -> None:
     except BaseException:
         sock.close()
         raise
-    session.epoch, session.key, session.grace = answer.epoch, answer.key, answer.grace
+    session.epoch, session.key = answer.epoch, answer.key
+    session.grace = min(session.grace, answer.grace)  # longer would be of no use
     session.met(answer.buffer)
 
 
@@ -85,32 +93,48 @@ class Reconnector:
         self._wanted = False  # it has a carrier to find
         self._hurry = False  # without waiting for the next attempt
         self._next: float | None = None
+        self._cuts = threading.Lock()
+        self._ended = False
+        self._awaited: socket.socket | None = None  # the one on which an attempt waits
 
     def started(self, transport: ResumableTransport) -> None:
         """Do nothing: a carrier is wanted only after one was lost."""
 
-    def lost(self, transport: ResumableTransport) -> None:
+    def lost(self, transport: ResumableTransport) -> float | None:
         with self._changed:
             self._wanted = True
             if self._runs:
-                return
+                return None
             self._runs = True
-        thread = daemon_thread(self._run, name=f"{transport.name}-reconnect", args=(transport,))
+        self._next = None
         try:
-            start_thread(thread)
+            start_thread(
+                daemon_thread(self._run, name=f"{transport.name}-reconnect", args=(transport,))
+            )
         except NoThreadError as error:
+            if not transport.attempt:  # once for each outage
+                _log.warning("%s tries to connect again later: %s", transport.name, error)
+            transport.attempt = str(error)
+            self._next = clock.monotonic() + THREAD_DELAY
             with self._changed:
                 self._runs = False
-            transport.lose(str(error))
+            return self._next
+        return None
 
     def found(self, transport: ResumableTransport) -> None:
         """Do nothing: the thread has ended its search."""
 
     def ended(self, transport: ResumableTransport) -> None:
+        with self._cuts:
+            self._ended = True
         self.hurry()
 
     def hurry(self) -> None:
-        """Make the next attempt at once. Never blocks."""
+        """Make the next attempt at once, also instead of one that waits. Never blocks."""
+        with self._cuts:
+            if self._awaited is not None:
+                with suppress(OSError):  # it is not connected yet, or no longer
+                    socket.socket.shutdown(self._awaited, socket.SHUT_RDWR)  # with TLS or without
         with self._changed:
             self._hurry = True
             self._changed.notify_all()
@@ -149,12 +173,17 @@ class Reconnector:
     def _attempt(self, transport: ResumableTransport, deadline: Deadline) -> bool:
         """Connect once; return whether the search is over."""
         session = transport.session
-        sock = self._dial(deadline)
         try:
-            answer = introduce(sock, session, deadline)
-        except BaseException:
-            sock.close()
-            raise
+            sock = self._dial(deadline, self._watch)
+            try:
+                self._watch(sock)
+                answer = introduce(sock, session, deadline)
+            except BaseException:
+                sock.close()
+                raise
+        finally:
+            with self._cuts:
+                self._awaited = None
         if isinstance(answer, Refusal) or answer.epoch != session.epoch:
             sock.close()
             told = answer.reason if isinstance(answer, Refusal) else "another server answered"
@@ -163,6 +192,12 @@ class Reconnector:
         if not transport.offer(Carrier(sock, answer.received)):
             sock.close()
         return True
+
+    def _watch(self, sock: socket.socket) -> None:
+        with self._cuts:
+            if self._ended:
+                raise ConnectionAbortedError("the connection has ended meanwhile")
+            self._awaited = sock
 
     def _pause(self, seconds: float) -> None:
         due = clock.monotonic() + seconds

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..exceptions import HandshakeError
 from ..runtime.deadline import Deadline
 from ..runtime.hints import not_connected, tls_failed
 
-__all__ = ["SCHEME", "connect_tcp", "is_tcp"]
+__all__ = ["SCHEME", "Watch", "connect_tcp", "is_tcp", "open_watched"]
 
 SCHEME = "tcp"
+
+# Notes a socket before something is awaited on it; raises ``OSError`` if nobody wants it any more.
+Watch = Callable[[socket.socket], None]
 
 
 def is_tcp(url: str) -> bool:
@@ -20,8 +25,14 @@ def is_tcp(url: str) -> bool:
     return urlsplit(url).scheme == SCHEME
 
 
-def connect_tcp(url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline) -> socket.socket:
-    """Return a socket connected to ``tcp://host:port``.
+def _ignore(sock: socket.socket) -> None:
+    """Watch a socket that nobody cuts."""
+
+
+def connect_tcp(
+    url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline, watch: Watch = _ignore
+) -> socket.socket:
+    """Return a socket connected to ``tcp://host:port``; without TLS, ``watch`` sees it before.
 
     Raises:
         ValueError: the URL lacks a host or a port.
@@ -33,7 +44,7 @@ def connect_tcp(url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline
     if not parts.hostname or not parts.port or parts.path.strip("/"):
         raise ValueError(f"{url!r} is not of the form tcp://host:port")
     try:
-        sock = socket.create_connection((parts.hostname, parts.port), deadline.remaining())
+        sock = open_watched(parts.hostname, parts.port, watch, deadline)
     except socket.gaierror as error:
         raise HandshakeError(f"{url}: the host name cannot be resolved") from error
     except TimeoutError as error:
@@ -54,3 +65,39 @@ def connect_tcp(url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline
     except BaseException:
         sock.close()
         raise
+
+
+def open_watched(
+    host: str,
+    port: int,
+    watch: Watch,
+    deadline: Deadline,
+    options: Sequence[tuple[Any, ...]] = (),
+) -> socket.socket:
+    """Return a socket connected to one of a host's addresses; ``watch`` sees each one before.
+
+    Raises:
+        OSError: none of them could be connected; the error is of the last one.
+    """
+    failure: OSError | None = None
+    found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    for family, kind, number, _, address in found:
+        if deadline.expired():
+            raise TimeoutError("there was no time left to connect")
+        sock = socket.socket(family, kind, number)
+        try:
+            sock.settimeout(deadline.remaining())
+            for option in options:
+                sock.setsockopt(*option)
+            watch(sock)
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    assert failure is not None  # getaddrinfo returns one address at least
+    raise failure

@@ -11,6 +11,8 @@ cover is done here:
   host they were meant for.
 - It reports "Invalid WebSocket Header" for any wrong header, and accepts extensions it did not
   offer, and a subprotocol where none was offered.
+- It does not show a socket before that is connected. Where somebody watches, so that another thread
+  can end the wait, the socket is made here, unless it goes through a proxy.
 - It sends ``Origin`` as if it were a browser, which a server behind a proxy may mistake for that of
   a foreign page. Here it is sent only on request.
 """
@@ -26,6 +28,9 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import websocket
+from websocket._http import _ssl_socket
+from websocket._socket import DEFAULT_SOCKET_OPTION
+from websocket._url import get_proxy_info, parse_url
 
 from ..exceptions import HandshakeError
 from ..protocols.registry import check_subprotocol
@@ -33,6 +38,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, check_url, not_connected, tls_failed
 from ..runtime.logs import printable
 from .headers import check_options, header_lines
+from .tcp import Watch, open_watched
 
 __all__ = ["shake_hands"]
 
@@ -111,8 +117,9 @@ class _Client(websocket.WebSocket):
 
     watched: _Watched | None = None
 
-    def __init__(self, deadline: Deadline, limit: int, **options: Any) -> None:
-        self._watch = (deadline, limit)
+    def __init__(self, deadline: Deadline, limit: int, watch: Watch | None, **options: Any) -> None:
+        self._limits = (deadline, limit)
+        self.watch = watch
         super().__init__(**options)
         # It would read frames, which never happens here, through a bound method of this object: a
         # reference cycle that would keep the socket until garbage collection.
@@ -124,7 +131,13 @@ class _Client(websocket.WebSocket):
 
     @sock.setter
     def sock(self, sock: Any) -> None:
-        self._sock = None if sock is None else _Watched(sock, *self._watch)
+        if sock is not None and self.watch is not None:
+            try:
+                self.watch(sock)
+            except BaseException:
+                sock.close()
+                raise
+        self._sock = None if sock is None else _Watched(sock, *self._limits)
         self.watched = self._sock or self.watched
 
 
@@ -136,8 +149,13 @@ def shake_hands(
     deadline: Deadline,
     max_size: int,
     options: Mapping[str, Any],
+    watch: Watch | None = None,
 ) -> tuple[socket.socket, str | None]:
     """Connect, upgrade, and return the socket and the subprotocol that the server chose.
+
+    Args:
+        watch: called with each socket on which an answer is awaited next; to a proxy, only once it
+            has connected.
 
     Raises:
         HandshakeError: the server, a proxy or TLS refused, or the answer is not an upgrade.
@@ -162,7 +180,11 @@ def shake_hands(
         kept.setdefault("host", hosts[-1].partition(":")[2].strip())
     for _ in range(kept.pop("redirect_limit", REDIRECT_LIMIT) + 1):
         client = _Client(
-            deadline, max_size, sslopt=kept.get("sslopt") or {}, sockopt=kept.get("sockopt")
+            deadline,
+            max_size,
+            watch,
+            sslopt=kept.get("sslopt") or {},
+            sockopt=kept.get("sockopt"),
         )
         location = _connect(client, url, lines, subprotocols, deadline, kept)
         if location is None:
@@ -191,10 +213,14 @@ def _connect(
     options: Mapping[str, Any],
 ) -> str | None:
     """Make one attempt; return the redirect location, ``None`` if the handshake is done."""
+    if deadline.expired():  # such as in a function that returns the headers
+        raise TimeoutError(f"there was no time left to connect to {url}")
     passed = {name: value for name, value in options.items() if name not in ("sslopt", "sockopt")}
     passed.setdefault("http_proxy_timeout", deadline.remaining())
     passed.setdefault("suppress_origin", passed.get("origin") is None)
     with _mapped_errors(url, client, subprotocols):
+        if client.watch is not None and not _proxied(url, passed):
+            passed["socket"] = _open(client, url, client.watch, deadline)
         try:
             client.connect(  # type: ignore[no-untyped-call]
                 url,
@@ -210,6 +236,36 @@ def _connect(
                 raise
             return str(response.headers.get("location", ""))
     return None
+
+
+def _proxied(url: str, options: Mapping[str, Any]) -> bool:
+    hostname, _, _, secure = parse_url(url)
+    own = ("http_proxy_host", "http_proxy_port", "http_proxy_auth", "http_no_proxy")
+    given: list[Any] = [options.get(name) for name in own]
+    return bool(get_proxy_info(hostname, secure, *given)[0])
+
+
+def _open(client: _Client, url: str, watch: Watch, deadline: Deadline) -> socket.socket:
+    """Return a socket that is connected, with TLS if the URL says so, and watched meanwhile."""
+    hostname, port, _, secure = parse_url(url)
+    socket_options = (*DEFAULT_SOCKET_OPTION, *client.sock_opt.sockopt)
+    try:
+        sock = open_watched(hostname, port, watch, deadline, socket_options)
+    except socket.gaierror as error:
+        raise websocket.WebSocketAddressException(error) from error
+    except OSError as error:
+        error.remote_ip = hostname  # type: ignore[attr-defined]  # as websocket-client marks it
+        raise
+    try:
+        if secure:
+            options = {**client.sock_opt.sslopt, "do_handshake_on_connect": False}
+            wrapped = sock = _ssl_socket(sock, options, hostname)
+            watch(sock)
+            wrapped.do_handshake()
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _redirect_target(url: str, location: str) -> str:

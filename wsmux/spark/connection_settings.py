@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from ..client import connect as connect_mux
-from ..config import Config
+from ..config import Config, Resume
 from ..exceptions import HandshakeError, WsmuxError
 from ..handshake.headers import header_lines
 from ..mux.connection import Connection
@@ -51,6 +51,9 @@ LONGEST_RETRY = 30.0
 # Seconds between attempts to connect, at most, so that a server that comes back is soon found; and
 # at least, where nobody wishes to wait.
 LONGEST_WAIT, SHORTEST_WAIT = 2.0, 0.02
+
+# Seconds for which a connection for streams that was cut is waited for, at most.
+LONGEST_GRACE = 60.0
 
 # The fraction (1/n) of ``connect_timeout`` that such a wait may take.
 WAITS = 4
@@ -233,13 +236,21 @@ class Link:
             if self._streams is None or self._streams.closed:
                 self._streams = None
                 window = self.recipe.window
+                left = deadline.remaining()
+                first = [self._headers()]  # making a token takes none of the time to connect
+
+                def headers() -> dict[str, str]:
+                    return first.pop() if first else self._headers()
+
                 self._streams = connect_mux(
                     self.recipe.url,
-                    timeout=deadline.remaining(),
+                    timeout=left,
                     config=Config() if window is None else Config(receive_window=window),
-                    headers=self._headers(),
+                    headers=headers,
                     ssl_context=self._ssl_context(),
                     accept_streams=False,
+                    # It ends before a wait for the server's answer does, which is tried again.
+                    resume=Resume(grace=min(LONGEST_GRACE, self.recipe.connect_timeout / 2)),
                 )
             return self._streams
         finally:

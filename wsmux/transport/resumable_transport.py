@@ -69,8 +69,8 @@ class Carriers(Protocol):
     def started(self, transport: ResumableTransport) -> None:
         """Note a new transport, which has a carrier. For the thread that makes it."""
 
-    def lost(self, transport: ResumableTransport) -> None:
-        """Find another carrier."""
+    def lost(self, transport: ResumableTransport) -> float | None:
+        """Find another carrier. Return when to call this again, if the search cannot begin now."""
 
     def found(self, transport: ResumableTransport) -> None:
         """Stop searching: there is another carrier."""
@@ -295,7 +295,7 @@ class ResumableTransport(MessageTransport):
             session.unacknowledged(),
         )
         self._release_carrier()
-        self.carriers.lost(self)
+        search_again = self.carriers.lost(self)
         poller = select.poll()
         poller.register(self._wakeup.fd, POLLIN)
         yield []
@@ -305,13 +305,16 @@ class ResumableTransport(MessageTransport):
             if carrier is not None:
                 if self._attach(carrier):
                     return
+                search_again = self.now  # it ended before it was used
                 continue
+            if search_again is not None and self.now >= search_again:
+                search_again = self.carriers.lost(self)
             self._limit_kept()
             if self.error is None and not self.grace_left():
                 last = f" (the last attempt: {self.attempt})" if self.attempt else ""
                 self.lose(f"there was no connection for {session.grace:g} s{last}")
             else:
-                self._wait(poller)
+                self._wait(poller, search_again)
             yield []
 
     def _limit_kept(self) -> None:
@@ -322,11 +325,12 @@ class ResumableTransport(MessageTransport):
                 f"{self._reported} bytes kept for it exceed Config.max_process_buffer: {limit}"
             )
 
-    def _wait(self, poller: select.poll) -> None:
+    def _wait(self, poller: select.poll, *timers: float | None) -> None:
         """Wait until something is due, or the thread is woken."""
         due = self.now + min(self.grace_left(), LONGEST_WAIT)
-        if self.owner_timer is not None:
-            due = max(self.now, min(due, self.owner_timer))
+        for timer in (self.owner_timer, *timers):
+            if timer is not None:
+                due = max(self.now, min(due, timer))
         fake = clock.replaced  # read once: a test may put the real one back meanwhile
         if fake is None:
             poller.poll((due - self.now) * 1000)
@@ -343,7 +347,6 @@ class ResumableTransport(MessageTransport):
         except OSError as error:
             carrier.close()
             _log.debug("%s: a carrier ended before it was used: %s", self.name, error)
-            self.carriers.lost(self)
             return False
         greeting = session.welcome().encode() if carrier.welcomes else b""
         try:
@@ -381,6 +384,8 @@ class ResumableTransport(MessageTransport):
             self._carrier = None
 
     def discard(self) -> None:
+        if not self.in_child:
+            self.carriers.ended(self)  # before others learn of the end, and find a search for more
         super().discard()
         if self.in_child:
             return
@@ -389,4 +394,3 @@ class ResumableTransport(MessageTransport):
         if unused is not None:
             unused.close()
         self._release_carrier()
-        self.carriers.ended(self)

@@ -18,6 +18,7 @@ from wsmux.rpc import RiverError
 from wsmux.spark.server.arrow_stream import ArrowSource, Limits, receive
 from wsmux.spark.server.data_server import DataServer, serve_data
 from wsmux.spark.store.base import Retention
+from wsmux.testing import FaultProxy
 
 from ...helpers.spark.arrow_data import SCHEMA, delta_wide, ids, ipc, pa, rows
 from ...helpers.spark.bulk import call, get, put, schema_of, write_all
@@ -37,7 +38,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataServe
     directory = {"directory": tmp_path} if request.param != "memory" else {}
     retention = Retention(hard_rows=20)
     limits = Limits(batch_bytes=SMALL)
-    with serve_data(**directory, token="secret", limits=limits, retention=retention) as server:
+    options: dict[str, Any] = {**directory, "limits": limits, "retention": retention}
+    with serve_data(token="secret", resume=True, **options) as server:
         yield server
 
 
@@ -82,6 +84,26 @@ def test_a_dataset_is_written_and_read(calls: rpc.Client, streams: wsmux.Connect
     assert found == list(range(30))
     listed = call(calls, "dataset.list")["datasets"]
     assert listed == [{"name": "d", "version": 0, "rows": 30, "bytes": told["bytes"]}]
+
+
+def test_what_is_written_and_read_over_a_connection_that_is_cut_is_there_once(
+    server: DataServer, calls: rpc.Client
+) -> None:
+    many = [rows(1000 * number, 1000) for number in range(200)]
+    with (
+        FaultProxy(server.port) as proxy,
+        wsmux.connect(proxy.url, headers=bearer("secret"), timeout=WAIT, resume=True) as connection,
+    ):
+        assert connection.resumable
+        proxy.cut_after(MIB // 4, MIB, way="up", how="rst")
+        assert write_all(calls, connection, "d", [many])["rows"] == 200_000
+        assert not proxy.cutting
+        (one,) = call(calls, "dataset.describe", dataset="d", partitions=1)["ranges"]
+        proxy.cut_after(MIB // 4, MIB, way="down", how="fin")
+        _, batches = get(connection, token=one["token"])
+        assert not proxy.cutting
+        assert connection.stats().reconnects >= 4
+    assert ids(batches) == list(range(200_000))
 
 
 def test_every_type_goes_there_and_back(calls: rpc.Client, streams: wsmux.Connection) -> None:

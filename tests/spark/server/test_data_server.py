@@ -28,6 +28,7 @@ from wsmux.spark.store.base import (
     Table,
 )
 from wsmux.spark.store.filters import Filter
+from wsmux.testing import FaultProxy
 
 from ...helpers.raw_peer import wait_for
 from ...helpers.spark.clients import WAIT, bearer, open_named, open_with, read_line, refusal_of
@@ -383,3 +384,29 @@ def test_wrong_origins_are_refused_and_nothing_runs_on(origins: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="origin"):
         serve_data(datasets=NoDatasets(), origins=origins)
     wait_for(lambda: set(threading.enumerate()) <= before, "the threads of calls to end")
+
+
+def test_shutdown_gives_up_a_client_that_is_cut_off(store: NoDatasets) -> None:
+    with (
+        serve_data(datasets=store, resume=True) as server,
+        FaultProxy(server.port) as proxy,
+        wsmux.connect(proxy.url, resume=True) as client,
+    ):
+        assert client.resumable
+        wait_for(lambda: server.connections)
+        (connection,) = server.connections
+        proxy.refusing = True
+        proxy.reset()
+        wait_for(lambda: connection.stats().detached is not None)
+        server.shutdown(WAIT)
+        assert isinstance(connection.error, wsmux.ResumeLost)
+        assert connection.error.why == "the server shuts down"
+        client.abort()
+
+
+def test_connections_are_resumed_only_if_the_server_is_told_to(store: NoDatasets) -> None:
+    with (
+        serve_data(datasets=store) as server,
+        wsmux.connect(server.url, resume=True) as client,
+    ):
+        assert not client.resumable

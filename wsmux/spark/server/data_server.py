@@ -19,9 +19,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict, Unpack
 
-from ...config import MIB, Config
+from ...config import MIB, Config, Resume
 from ...endpoints.acceptor import DRAIN, MAX_CONNECTIONS, listen
-from ...endpoints.connection_options import ConnectionOptions
+from ...endpoints.connection_options import ConnectionOptions, resume_options
 from ...handshake.access import Access, TokenCheck, is_loopback
 from ...rpc import RpcHandler, Service, Serving, SessionInfo, handler
 from ...runtime.deadline import Deadline
@@ -90,6 +90,8 @@ class DataServer(Server):
         workers: streams of one connection served at once, each by a thread; an ingest client has
             one all the time.
         origins, ssl_context, max_connections: as for ``wsmux.serve``.
+        resume: let connections for streams go on after a cut, see ``wsmux.serve``. Not by default:
+            a task that was killed holds its streams for as long, and who follows it may wait.
         rpc: the options of River calls; see ``rpc.Serving``.
 
     Attributes:
@@ -120,6 +122,7 @@ class DataServer(Server):
         origins: Iterable[str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int = MAX_CONNECTIONS,
+        resume: Resume | bool = False,
         rpc: Serving | None = None,
     ) -> None:
         access = Access(token)
@@ -130,6 +133,7 @@ class DataServer(Server):
             config=config or Config(receive_window=WINDOW),
             stream_handler=_streams(self._own, streams or {}, stream_timeout),
             workers=workers,
+            resume=resume_options(resume),
         )
         offered = [*services]
         offered += [DatasetService(datasets)] if datasets is not None else []
@@ -237,6 +241,7 @@ class Serve(Stores, total=False):
     origins: Iterable[str]
     ssl_context: ssl.SSLContext
     max_connections: int
+    resume: Resume | bool
     rpc: Serving
 
 
@@ -257,7 +262,8 @@ def serve_data(
         host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
             function that returns whether a token is valid. Required unless the address is loopback.
-        shared: let other processes listen on the same port, for the same directory.
+        shared: let other processes listen on the same port, for the same directory. Leave
+            ``resume`` out then: a client that comes back may reach another process.
         options: see ``Stores`` and ``DataServer``.
 
     Raises:
