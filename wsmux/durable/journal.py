@@ -161,7 +161,8 @@ class Journal:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_folder()
         try:
-            self.epoch, self._secret = self._read_epoch()
+            epoch, self._secret = self._read_epoch()
+            self.epoch: bytes = epoch
             self._start = 0
             self._segments = self._scan()
         except BaseException:
