@@ -21,6 +21,8 @@ from wsmux.cluster.positions import (
     parse_position,
 )
 
+from ..helpers.examples import examples
+
 
 def batch(last: tuple[int, int], *messages: tuple[int, int], oldest: Any = None) -> Batch:
     found = [(Position(*each), b"%d-%d" % each) for each in messages]
@@ -165,5 +167,5 @@ class Following(RuleBasedStateMachine):
         assert counted == len(expected) or (unknown and counted <= len(expected))
 
 
-Following.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Following.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
 TestFollowing = Following.TestCase

@@ -24,6 +24,7 @@ from wsmux.exceptions import ForkedError
 
 from ..helpers.checkout import ROOT
 from ..helpers.durable import Sink, pattern, receiving
+from ..helpers.examples import examples
 from ..helpers.timeouts import WAIT
 
 # Bytes of a record before its data.
@@ -536,5 +537,5 @@ class Crashing(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-Crashing.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Crashing.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25)
 TestCrashing = Crashing.TestCase

@@ -104,6 +104,8 @@ TESTS = (
     "tests/bus/gateway/test_json_messages.py",
     "tests/bus/gateway/test_queue_names.py",
     "tests/bus/gateway/test_upload_progress.py",
+    "tests/cluster/test_positions.py",
+    "tests/cluster/test_records.py",
     "tests/tunnel/test_allow.py",
     "tests/tunnel/test_places.py",
     "tests/tunnel/test_request_head.py",

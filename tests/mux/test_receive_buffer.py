@@ -34,6 +34,12 @@ def test_empty_chunk_changes_nothing() -> None:
     assert (queue.take(9), queue.take(9), queue.size) == (b"a", b"", 0)
 
 
+def test_empty_chunk_changes_nothing_where_many_wait() -> None:
+    queue = queue_of(*[b"ab"] * FEW, b"")
+    assert queue.size == 2 * FEW
+    assert [queue.take(9) for _ in range(FEW + 1)] == [b"ab"] * FEW + [b""]
+
+
 def test_take_from_an_empty_queue_is_empty() -> None:
     assert ByteQueue().take(5) == b""
 
