@@ -208,7 +208,7 @@ def test_a_stop_and_a_reload_close_with_1001(drain: float | None, number: signal
             process.terminate()
         _, errors = process.communicate(timeout=PATIENCE)
         assert "left the room green\n" in errors  # its handler was waited for
-        assert "Traceback" not in errors
+        assert "Traceback" not in errors, errors
 
 
 @pytest.mark.parametrize("drain", [4.0, None], ids=["drained", "at exit"])

@@ -21,6 +21,7 @@ from wsmux.flask import Mux
 from ..helpers import scripted
 from ..helpers.carriers import SERVERS, WsgiServers
 from ..helpers.connections import Spawn
+from ..helpers.raw_peer import raw_client
 from ..helpers.scripted import WAIT, call, pattern
 from ..helpers.werkzeug_server import serving
 from ..helpers.wires import NAMES
@@ -329,3 +330,21 @@ def test_a_block_that_cannot_be_entered_ends_the_connection(
             stream.read()
         assert caught.value.code == 1011
     assert "nobody has this name" in caplog.text
+
+
+def test_a_connection_that_gets_no_thread_is_not_begun(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Flask("app")
+    Mux(app).stream_route("/")(scripted.handle)
+    url = run(app)
+
+    def exiting(thread: threading.Thread) -> None:
+        raise wsmux.NoThreadError(f"{thread.name} cannot be started: the interpreter exits")
+
+    caplog.set_level("INFO", "wsmux")
+    monkeypatch.setattr("wsmux.mux.multiplexer.start_thread", exiting)
+    with raw_client(int(url.rpartition(":")[2])) as peer:
+        assert peer.sock.recv(100) == b""
+    assert "the connection was not begun" in caplog.text
+    assert "Traceback" not in caplog.text

@@ -454,7 +454,7 @@ def exit_in_outage() -> None:
     proxy.target = silent.getsockname()
     proxy.reset()
     KEPT.append(silent.accept())
-    wait_for(lambda: server.connections[0].stats().detached is not None)
+    wait_for(lambda: [each for each in server.connections if each.stats().detached is not None])
 
 
 KEPT: list[Any] = []

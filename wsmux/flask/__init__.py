@@ -44,7 +44,7 @@ from ..endpoints.resumable_sessions import ResumableSessions
 from ..endpoints.shutdown import ConnectionRegistry
 from ..endpoints.shutdown_signals import shut_down_on_signals
 from ..endpoints.stream_handlers import StreamHandler
-from ..exceptions import CloseCode, HandshakeError
+from ..exceptions import CloseCode, HandshakeError, NoThreadError
 from ..handshake.origin import allowed_origins
 from ..handshake.websocket_server import check_request
 from ..mux.connection import Connection, StartOn
@@ -302,7 +302,8 @@ class Mux:
                     nullcontext(),
                     upgraded.returns,
                 )
-            except (HandshakeError, OSError) as error:
+            except (HandshakeError, OSError, NoThreadError) as error:
+                # From 3.12 on, a process that is exiting can begin none.
                 path = upgraded.request.path
                 _log.info("%s: the connection was not begun: %s", path, error)
                 return
