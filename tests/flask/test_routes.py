@@ -23,6 +23,7 @@ from ..helpers.carriers import SERVERS, WsgiServers
 from ..helpers.connections import Spawn
 from ..helpers.raw_peer import raw_client
 from ..helpers.scripted import WAIT, call, pattern
+from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import serving
 from ..helpers.wires import NAMES
 
@@ -346,5 +347,5 @@ def test_a_connection_that_gets_no_thread_is_not_begun(
     monkeypatch.setattr("wsmux.mux.multiplexer.start_thread", exiting)
     with raw_client(int(url.rpartition(":")[2])) as peer:
         assert peer.sock.recv(100) == b""
-    assert "the connection was not begun" in caplog.text
+    wait_for(lambda: "the connection was not begun" in caplog.text)
     assert "Traceback" not in caplog.text
