@@ -32,14 +32,14 @@ import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..runtime import fork
 from ..runtime.backoff import Backoff
+from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
@@ -77,7 +77,7 @@ LONGEST_PAUSE = 2.0
 _log = logger("wsmux.cluster")
 
 
-class Cluster:
+class Cluster(Closing):
     """Take part in a cluster. Any thread may use it; it is a context manager that leaves.
 
     Args:
@@ -156,17 +156,6 @@ class Cluster:
             node, self._node, self._left = self._node, None, True
         if node is not None:
             node.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _running(self) -> _Running:
         with self._lock:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 from ..exceptions import ConcurrencyError
+from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from .errors import TopicGap, Unreachable
@@ -19,7 +19,7 @@ __all__ = ["Subscription"]
 _log = logger("wsmux.cluster")
 
 
-class Subscription:
+class Subscription(Closing):
     """Yield the messages of a topic, in order; made by ``Cluster.subscribe``.
 
     Messages that were dropped before they were read raise ``TopicGap``; reading goes on behind
@@ -104,14 +104,3 @@ class Subscription:
             if self._closed:
                 raise StopIteration from None
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -36,12 +36,12 @@ import struct
 import threading
 import zlib
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ..config import KIB, MIB
 from ..exceptions import ForkedError
 from ..runtime import fork
+from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Condition
 from .errors import JournalDamaged, JournalError, JournalFull
@@ -108,7 +108,7 @@ class _Segment:
         return self.steps[low][1]
 
 
-class Journal:
+class Journal(Closing):
     """Keep what was written until a receiver has committed it, across crashes of this process.
 
     ::
@@ -282,17 +282,6 @@ class Journal:
                     self._sync_locked()
             finally:
                 self._let_go()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def forked(self) -> None:
         """Close the files in a forked child; the parent keeps the journal."""

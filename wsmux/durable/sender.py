@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..config import KIB
@@ -22,14 +21,13 @@ from ..exceptions import (
     WriteTimeout,
 )
 from ..protocols.durable import MAX_DATA, NO_EPOCH, DurableSender, Phase, Refused
+from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline, call_within, deadline_in
 from ..runtime.interrupts import is_interrupt
 from ..runtime.parking import Condition
 from .errors import DurableInterrupted, DurableLost, DurableRefused
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from ..mux.connection import Connection
     from ..mux.stream import Stream
     from .interfaces import Journal
@@ -71,7 +69,7 @@ def open_durable(
     return made
 
 
-class DurableStream:
+class DurableStream(Leaving):
     """Write data of which the receiver says how far it is committed; made by ``open_stream``.
 
     It has what ``shutil.copyfileobj`` and ``tqdm.wrapattr`` need of a file::
@@ -241,17 +239,9 @@ class DurableStream:
             self._changed.notify_all()
         self._stream.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         """Close; after an exception suspend, so that partial data never looks complete."""
-        if exc is None:
+        if error is None:
             self.close()
         else:
             self.suspend()
