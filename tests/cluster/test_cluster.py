@@ -15,6 +15,7 @@ from wsmux.cluster import members as members_module
 from wsmux.exceptions import ConcurrencyError, StreamReset
 
 from ..helpers.bus.redis_server import RedisServer
+from ..helpers.interrupts import interrupted_at
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 from .conftest import KEY, Pairs
@@ -320,6 +321,21 @@ def _is_read(subscription: Any) -> bool:
     except TimeoutError:
         return False
     pytest.fail("a message came")
+
+
+def test_an_interrupted_read_loses_no_more_than_its_message() -> None:
+    with Cluster() as cluster, cluster.subscribe("news") as subscription:
+        number, interrupted = 0, True
+        while interrupted:
+            number += 1
+            for _ in range(2):
+                cluster.publish("news", b"%d" % number)
+            interrupted = interrupted_at(number, lambda: subscription.read(WAIT))
+            assert subscription.read(0).data == b"%d" % number
+            last = cluster.publish("news", b"last")
+            while subscription.position != last:
+                subscription.read(0)
+        assert number > 5
 
 
 def test_dropped_messages_are_told(nodes: Nodes, namespace: str) -> None:

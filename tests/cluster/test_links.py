@@ -16,8 +16,10 @@ import wsmux
 from wsmux.cluster import Cluster, NotConnected, Unreachable
 from wsmux.cluster import links as links_module
 from wsmux.cluster.records import Node, link_token
+from wsmux.runtime.deadline import Deadline
 
 from ..helpers.bus.redis_server import RedisServer
+from ..helpers.interrupts import interrupted_at
 from ..helpers.timeouts import WAIT
 from .conftest import KEY, Pairs
 
@@ -150,6 +152,20 @@ def _until_gone(other: Cluster) -> None:
     """Open streams until the client's word has reached the node."""
     for _ in range(1000):
         other.open_stream("user:1", timeout=WAIT).close()
+
+
+def test_an_interrupted_attempt_leaves_the_link_usable() -> None:
+    link, (connection, other) = links_module.Link(), wsmux.pair()
+    with connection, other:
+        number, interrupted = 0, True
+        while interrupted:
+            number += 1
+            link = links_module.Link()
+            interrupted = interrupted_at(
+                number, lambda link=link: link.connected(lambda _: connection, Deadline(WAIT))
+            )
+            assert link.connected(lambda _: connection, Deadline(0.0)) is connection
+        assert number > 5
 
 
 def test_a_node_without_a_socket_is_unreachable(

@@ -204,11 +204,9 @@ class Directory:
         for at in range(0, len(told), 3):
             member, since, record = told[at : at + 3]
             try:
-                node = parse_node(record, self._key)
+                found.append(Found(_presence(name, member, since), parse_node(record, self._key)))
             except ValueError as error:
                 _log.warning("a node that has %s is left out: %s", name, error)
-                continue
-            found.append(Found(_presence(name, member, since), node))
         return sorted(found, key=lambda each: each.presence.since, reverse=True)
 
     def who(self, prefix: str, longer: bool, most: int) -> list[Presence]:
@@ -225,10 +223,11 @@ class Directory:
             last, told = run_script(
                 self._client, _WHO, (self._names,), (self._node, self._name, begin, end, STEP)
             )
-            found += (
-                _presence(told[at].decode(), *told[at + 1 : at + 3])
-                for at in range(0, len(told), 3)
-            )
+            for at in range(0, len(told), 3):
+                try:
+                    found.append(_presence(told[at].decode(), *told[at + 1 : at + 3]))
+                except ValueError as error:
+                    _log.warning("a name that Redis has is left out: %s", error)
             if not last:
                 break
             begin = b"(" + last

@@ -12,8 +12,8 @@ has ``v``, ``name``, ``node`` and ``member``; an answer ``v`` and ``ok``, or ``e
 ``not-connected`` or ``unreachable``, with ``text``.
 
 Threads: one of each link serves it; requests are answered in a pool, since the client may be slow.
-No lock is held during any of this but one for each node that is connected to, which others that
-want the same node wait for.
+No lock is held during any of this. Of several threads that want a link to the same node, one makes
+it, and the others wait for that.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ from ..mux.stream import Stream
 from ..protocols.base import Role
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
+from ..runtime.parking import Condition
 from ..runtime.thread_pool import ThreadPool
 from ..server import Server
 from .errors import ClusterError, NotConnected, Unreachable
@@ -68,6 +70,9 @@ LEFT_AFTER = 60.0
 
 # Connections from other nodes.
 MAX_LINKS = 1024
+
+# Seconds after which a thread looks again that waits for another one: a signal may have ended that.
+LOOK = 1.0
 
 # Streams of one link, far more than a client may have; and what the links of a node may hold.
 LINK = Config(max_streams=16_384)
@@ -283,7 +288,7 @@ class Links:
         self._key = key
         self._ssl_context = ssl_context
         self._lock = threading.Lock()
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, Link] = {}
         self._closed = False
 
     def open(self, presence: Presence, node: Node, deadline: Deadline) -> Stream:
@@ -296,7 +301,7 @@ class Links:
         with self._lock:
             if self._closed:
                 raise Unreachable("this node has left the cluster")
-            link = self._links.setdefault(node.id, _Link())
+            link = self._links.setdefault(node.id, Link())
         what = f"node {node.id[:8]}, which has {presence.name!r},"
         try:
             connection = link.connected(partial(self._dial, node), deadline)
@@ -363,24 +368,37 @@ class Links:
             each.close()
 
 
-class _Link:
+class Link:
     """Hold the connection to one node, which is made when it is needed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = Condition(threading.Lock())
         self._connection: Connection | None = None
+        self._dialled = False
 
-    def connected(self, dial: Any, deadline: Deadline) -> Connection:
-        remaining = deadline.remaining()
-        if not self._lock.acquire(timeout=-1 if remaining is None else remaining):
-            raise TimeoutError("another thread is still connecting to it")
+    def connected(self, dial: Callable[[Deadline], Connection], deadline: Deadline) -> Connection:
+        """Return the connection, after making it, or after another thread has made it."""
+        dials = False
         try:
-            connection = self._connection
-            if connection is None or connection.closed:
-                connection = self._connection = dial(deadline)
-            return connection
+            with self._changed:
+                while True:
+                    connection = self._connection
+                    if connection is not None and not connection.closed:
+                        return connection
+                    if not self._dialled:
+                        self._dialled = dials = True  # no signal is handled in between
+                        break
+                    if deadline.expired():
+                        raise TimeoutError("another thread is still connecting to it")
+                    remaining = deadline.remaining()
+                    self._changed.wait(LOOK if remaining is None else min(LOOK, remaining))
+            made = self._connection = dial(deadline)
+            return made
         finally:
-            self._lock.release()
+            if dials:
+                self._dialled = False  # before any call, around which a signal may be handled
+                with self._changed:
+                    self._changed.notify_all()
 
     def ended(self) -> bool:
         connection = self._connection

@@ -185,7 +185,7 @@ class RedisTopics:
             pause.reset()
             for _, rings in told:
                 for _, fields in rings:
-                    self._bell.ring(fields[b"t"].decode())
+                    self._bell.ring(fields.get(b"t", b"").decode("utf-8", "replace"))
                 heard = rings[-1][0]
                 if len(rings) == RUNG:  # there may have been more than were kept
                     self._bell.ring(None)

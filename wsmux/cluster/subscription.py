@@ -34,8 +34,8 @@ class Subscription(Closing):
         self._store = store
         self._follower = Follower(topic, start)
         self._left: deque[TopicMessage | TopicGap] = deque()
-        self._reading = threading.Lock()
-        self._closed = False
+        self._lock = threading.Lock()
+        self._reading = self._closed = False
         if start == NEW:
             self._follower.got(store.read(topic, None))
         self._at = self._follower.position
@@ -59,9 +59,12 @@ class Subscription(Closing):
             ValueError: it was closed.
         """
         deadline = Deadline(timeout)
-        if not self._reading.acquire(blocking=False):
-            raise ConcurrencyError(f"another thread is reading topic {self.topic!r}")
+        reads = False
         try:
+            with self._lock:
+                if self._reading:
+                    raise ConcurrencyError(f"another thread is reading topic {self.topic!r}")
+                self._reading = reads = True  # no signal is handled in between
             while not self._left:
                 self._fetch(deadline)
             found = self._left.popleft()
@@ -70,7 +73,8 @@ class Subscription(Closing):
             self._at = found.position
             return found
         finally:
-            self._reading.release()
+            if reads:
+                self._reading = False
 
     def _fetch(self, deadline: Deadline) -> None:
         """Get what the store has, or wait for it."""
