@@ -84,6 +84,7 @@ def lengths(proxy: FaultProxy, told: Queue[Told], protocol: str, way: Way) -> ra
     """Return the offsets of a whole conversation, from behind the handshake on."""
     before = proxy.counters(way).forwarded
     connection = wsmux.connect(proxy.url, protocol=protocol, resume=True)
+    proxy.cut_after(way=way)  # no cut, but behind it the proxy has counted what has arrived
     begun = proxy.counters(way).forwarded - before
     converse(connection)
     assert told.get(timeout=WAIT) == Told(UP, UP)
