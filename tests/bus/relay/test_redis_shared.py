@@ -126,6 +126,22 @@ def test_a_bell_tells_of_what_another_relay_has_put(
         assert ack_all(mailbox, 1) == [str(number).encode()]
 
 
+def test_a_first_bell_between_two_reads_is_heard(
+    make_queues: Make, name: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_shared, "LOOK", 1000.0)
+    monkeypatch.setattr(redis_shared, "BLOCK", 1)  # there are many reads before the first bell
+    other = make_queues()
+    for number in range(10):
+        listening = make_queues()
+        mailbox = listening.open_shared(name, nothing)
+        put(listening, name, "own")
+        assert ack_all(mailbox, 1) == [b"own"]
+        put(other, name, str(number))
+        assert ack_all(mailbox, 1) == [str(number).encode()]
+        mailbox.close()
+
+
 def test_what_a_closed_mailbox_had_goes_to_another_relay_at_once(
     make_queues: Make, name: Address
 ) -> None:

@@ -399,9 +399,15 @@ class SharedMailboxes:
 
     def _listen(self) -> None:
         pause = RetryPause()
-        last: Any = "$"
+        last: Any = None
         while not self._stop.is_set():
             try:
+                if last is None:  # a "$" would leave out what is rung between two reads
+                    newest: Any = self._client.xrevrange(BELL, count=1)
+                    last = newest[0][0] if newest else "0-0"
+                    with self._lock:  # it may have been rung already
+                        for mailbox in self._mailboxes.values():
+                            self.behind_locked(mailbox.key)
                 reply: Any = self._client.xread({BELL: last}, MANY, BLOCK)
             except FAILURES as error:
                 self._report(error)
