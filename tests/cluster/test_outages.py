@@ -252,6 +252,8 @@ def test_a_node_that_stands_still_is_given_up_in_time(server: RedisServer, names
         try:
             assert asked(cluster, "user:1") == b"ping"
             process.send_signal(signal.SIGSTOP)
+            stat = Path(f"/proc/{process.pid}/stat")
+            wait_for_value(lambda: stat.read_text().rpartition(")")[2].split()[0], "T")
             with pytest.raises(Unreachable, match="gave no answer"):
                 cluster.open_stream("user:1", timeout=0.2)
             process.send_signal(signal.SIGCONT)
