@@ -12,8 +12,8 @@ import pytest
 import wsmux
 from wsmux.cluster import Cluster
 
-from ..helpers.bus.redis_server import RedisServer, redis_server
 from ..helpers.commands import PATIENCE, command, run
+from ..helpers.redis_server import RedisServer, redis_server
 from ..helpers.timeouts import WAIT
 
 server = pytest.fixture(scope="module", name="server")(redis_server)
