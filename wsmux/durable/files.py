@@ -22,7 +22,6 @@ process that holds it.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -37,6 +36,7 @@ from typing import Any
 
 from ..config import KIB, MIB
 from ..runtime import clock
+from ..runtime.files import FULL, sync_path
 from ..runtime.logs import logger
 from .errors import DurableRefused, Refusal
 from .receiver import Handler, ReceivedStream
@@ -68,7 +68,6 @@ MAX_UPLOADS = 16
 IDLE_TIMEOUT = 60.0
 
 _LENGTH = struct.Struct(">Q")
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _log = logger("wsmux")
 
@@ -238,7 +237,7 @@ class FileOffsets:
             if part.length != stream.offset:
                 text = f"another process has written {stream.name!r} meanwhile: open it again"
                 raise DurableRefused(Refusal.BUSY, text)
-            _sync_folder(self._folder)
+            sync_path(self._folder)
             with self._lock:
                 self._parts[stream.name] = part
             yield part
@@ -264,7 +263,7 @@ class FileOffsets:
         """Give a whole and synced file its name. It may have been about to get it before."""
         final, done = self._folder / name, self._hidden(name, epoch, DONE)
         _write_synced(done, self._hidden(name, epoch, NEW), _LENGTH.pack(part.length))
-        _sync_folder(self._folder)
+        sync_path(self._folder)
         if self._replace:
             part.path.replace(final)
         else:
@@ -277,7 +276,7 @@ class FileOffsets:
                     raise DurableRefused(Refusal.EXISTS, text) from None
         # After replace(), too: it does nothing if both are the same file.
         part.path.unlink(missing_ok=True)
-        _sync_folder(self._folder)
+        sync_path(self._folder)
         return final
 
     def _sweep(self) -> None:
@@ -384,7 +383,7 @@ class _Part:
             try:
                 count = os.write(self._file, view)
             except OSError as error:
-                if error.errno in _FULL:
+                if error.errno in FULL:
                     text = f"no space is left for {self.path.name!r} at {self.length} bytes"
                     raise DurableRefused(Refusal.NO_SPACE, text) from error
                 raise
@@ -447,11 +446,3 @@ def _write_synced(path: Path, new: Path, data: bytes) -> None:
     finally:
         os.close(file)
     new.replace(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
