@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wsmux.runtime.files import private_folder, sync_path
+from wsmux.runtime.files import private_folder, sync_path, write_synced
 
 
 def test_a_private_folder_is_made_once(tmp_path: Path) -> None:
@@ -36,3 +36,12 @@ def test_a_file_and_its_folder_are_made_safe(tmp_path: Path) -> None:
     sync_path(tmp_path)
     with pytest.raises(FileNotFoundError):
         sync_path(tmp_path / "missing")
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path, new = tmp_path / "file", tmp_path / "new"
+    for data in (b"the first content", b"another"):
+        write_synced(path, new, data)
+        assert path.read_bytes() == data
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert not new.exists()

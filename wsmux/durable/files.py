@@ -36,7 +36,7 @@ from typing import Any
 
 from ..config import KIB, MIB
 from ..runtime import clock
-from ..runtime.files import FULL, sync_path
+from ..runtime.files import FULL, sync_path, write_synced
 from ..runtime.logs import logger
 from .errors import DurableRefused, Refusal
 from .receiver import Handler, ReceivedStream
@@ -262,8 +262,7 @@ class FileOffsets:
     def _finish(self, name: str, epoch: bytes, part: _Part) -> Path:
         """Give a whole and synced file its name. It may have been about to get it before."""
         final, done = self._folder / name, self._hidden(name, epoch, DONE)
-        _write_synced(done, self._hidden(name, epoch, NEW), _LENGTH.pack(part.length))
-        sync_path(self._folder)
+        write_synced(done, self._hidden(name, epoch, NEW), _LENGTH.pack(part.length))
         if self._replace:
             part.path.replace(final)
         else:
@@ -436,13 +435,3 @@ def _check_name(name: str) -> None:
             f"a file cannot be called {name[:80]!r}: up to {MAX_NAME} bytes of printable "
             "characters are allowed, no slash, and no dot at the beginning",
         )
-
-
-def _write_synced(path: Path, new: Path, data: bytes) -> None:
-    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.write(file, data)
-        os.fsync(file)
-    finally:
-        os.close(file)
-    new.replace(path)

@@ -42,7 +42,7 @@ from ..exceptions import ForkedError
 from ..runtime import fork
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
-from ..runtime.files import FULL, sync_path
+from ..runtime.files import FULL, sync_path, write_synced
 from ..runtime.parking import Condition
 from .errors import JournalDamaged, JournalError, JournalFull
 
@@ -312,13 +312,7 @@ class Journal(Closing):
             if any(map(_NAME.fullmatch, os.listdir(self._folder))):
                 raise JournalDamaged(str(path), 0, "it is missing, though there are data") from None
             found = secrets.token_bytes(EPOCH_SIZE + SECRET_SIZE)
-            made = path.with_suffix(".new")
-            with open(made, "wb") as file:
-                file.write(found)
-                file.flush()
-                os.fsync(file.fileno())
-            made.rename(path)
-            sync_path(self._folder)
+            write_synced(path, path.with_suffix(".new"), found)
         if len(found) != EPOCH_SIZE + SECRET_SIZE:
             text = f"it has {len(found)} bytes, not {EPOCH_SIZE + SECRET_SIZE}"
             raise JournalDamaged(str(path), len(found), text)

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["FULL", "private_folder", "sync_path"]
+__all__ = ["FULL", "private_folder", "sync_path", "write_synced"]
 
 # Errors that mean that the disk, or the share of this user, has no room.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -33,3 +33,20 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_synced(path: Path, new: Path, data: bytes) -> None:
+    """Give a file this content and no other, whatever crashes; its owner alone may read it.
+
+    Args:
+        path: the file.
+        new: another one of its folder, which becomes it.
+        data: the content.
+    """
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    new.replace(path)
+    sync_path(path.parent)
