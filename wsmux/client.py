@@ -256,7 +256,7 @@ def _ask_over_tcp(
     url: str, protocol: str, deadline: Deadline, watch: Watch | None = None
 ) -> socket.socket | None:
     """Return a socket whose server resumes connections, ``None`` if it does not."""
-    sock = connect_tcp(url, None, deadline, *([] if watch is None else [watch]))
+    sock = connect_tcp(url, None, deadline, watch)
     try:
         if ask_to_resume(sock, protocol, deadline):
             return sock

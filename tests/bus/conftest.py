@@ -12,8 +12,8 @@ from wsmux.bus.relay.redis_queues import RedisQueues
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
 
-from ..helpers.bus.redis_server import RedisServer, redis_server
 from ..helpers.bus.session_queues import WAIT
+from ..helpers.redis_server import RedisServer, redis_server
 
 server = pytest.fixture(scope="module", name="server")(redis_server)
 

@@ -34,9 +34,9 @@ from wsmux.bus.wire.names import Presence, shared_address
 from ..helpers.bus.clients import WAIT, all_connected, client, known, staged
 from ..helpers.bus.inside import links_of
 from ..helpers.bus.people import person, table_of
-from ..helpers.bus.redis_server import RedisServer, redis_server
 from ..helpers.bus.relays import Node, metric, relay, served
 from ..helpers.bus.scripted_relay import StageRelay
+from ..helpers.redis_server import RedisServer, redis_server
 from ..helpers.waiting import wait_for
 
 stage = pytest.fixture(staged)

@@ -17,8 +17,8 @@ from wsmux.bus.twins.records import twin_record
 
 from ..helpers.bus.clients import ALICE, BOB, WAIT
 from ..helpers.bus.people import DOMAIN, table_of
-from ..helpers.bus.redis_server import RedisServer
 from ..helpers.bus.relay_process import RelayProcess
+from ..helpers.redis_server import RedisServer
 from ..helpers.waiting import wait_for
 
 CALLERS, TIMES = 8, 3

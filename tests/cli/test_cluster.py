@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import threading
 
 import pytest
@@ -12,8 +10,8 @@ import pytest
 import wsmux
 from wsmux.cluster import Cluster
 
-from ..helpers.bus.redis_server import RedisServer, redis_server
-from ..helpers.commands import PATIENCE, command, run
+from ..helpers.commands import run, subscribed
+from ..helpers.redis_server import RedisServer, redis_server
 from ..helpers.timeouts import WAIT
 
 server = pytest.fixture(scope="module", name="server")(redis_server)
@@ -49,30 +47,20 @@ def test_who_is_connected_and_a_stream_to_somebody(server: RedisServer) -> None:
 @pytest.mark.tools
 def test_messages_are_published_and_printed(server: RedisServer) -> None:
     redis = "--redis", server.url, "--namespace", "told"
-    process = subprocess.Popen(
-        command("cluster", "subscribe", "news", *redis, "--since", "oldest", "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        assert "after all that there was" in process.stderr.readline()
+    oldest = "--since", "oldest", "--json"
+    with subscribed(
+        "cluster", "subscribe", "news", *redis, *oldest, says="after all that there was"
+    ) as printed:
         done = run("cluster", "publish", "news", *redis, data=b"one\n\xff\n")
         positions = done.stdout.decode().split()
         assert [each.partition("-")[2] for each in positions] == ["1", "2"]
-        told = [json.loads(process.stdout.readline()) for _ in positions]
+        told = [json.loads(printed.readline()) for _ in positions]
         assert told == [
             {"position": positions[0], "data": "one"},
             {"position": positions[1], "base64": "/w=="},
         ]
         done = run("cluster", "publish", "news", "a text", *redis, "--json")
         assert json.loads(done.stdout) == {"position": positions[0][:-1] + "3"}
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
 
 
 @pytest.mark.tools

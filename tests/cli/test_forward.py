@@ -14,8 +14,8 @@ import redis
 
 import wsmux
 
-from ..helpers.bus.redis_server import RedisServer
 from ..helpers.commands import PATIENCE, command, run, running, served
+from ..helpers.redis_server import RedisServer
 from ..helpers.tunnel_inputs import GREETING, reply
 from ..helpers.tunnel_server import Echo, connected, receive_all, tunnels
 

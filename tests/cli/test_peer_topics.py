@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -17,7 +13,7 @@ from wsmux.bus import Client, FileTwins, RelayServer, serve_relay
 from wsmux.bus.twins.records import twin_record
 
 from ..helpers.bus.people import DOMAIN, person, table_of
-from ..helpers.commands import PATIENCE, command, run
+from ..helpers.commands import run, subscribed
 
 ALICE, BOB = person(1), person(3)
 
@@ -44,30 +40,8 @@ def options(twins: Path, relay: RelayServer) -> tuple[str, ...]:
     return "--twins", str(twins), "-k", "ed25519", "--relay", relay.url, "--seed", SECRET
 
 
-@contextmanager
-def subscribed(*arguments: str) -> Iterator[IO[str]]:
-    """Run a subscription until its block ends; yield its stdout once it has begun."""
-    process = subprocess.Popen(
-        command("peer", "subscribe", *arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        said = process.stderr.readline()
-        assert said.startswith("subscribed to "), said
-        yield process.stdout
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
-    finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE)
-
-
 def test_lines_of_stdin_are_messages(options: tuple[str, ...]) -> None:
-    with subscribed("news", *options) as printed:
+    with subscribed("peer", "subscribe", "news", *options) as printed:
         done = run("peer", "publish", "news", *options, data="one\ntwö\n".encode())
         assert done.returncode == 0, done.stderr
         assert re.fullmatch(rf"{POSITION}\n{POSITION}\n", done.stdout.decode())
@@ -79,7 +53,7 @@ def test_a_message_of_the_command_line_is_printed_as_json_on_demand(
 ) -> None:
     done = run("peer", "publish", "news", "hello", "--json", *options)
     position = json.loads(done.stdout)["position"]
-    with subscribed("news", *options, "--from", "oldest", "--json") as printed:
+    with subscribed("peer", "subscribe", "news", *options, "--from", "oldest", "--json") as printed:
         told = json.loads(printed.readline())
     assert told.pop("time") > 0
     assert re.fullmatch("1:[0-9a-f]+", told.pop("source"))
@@ -94,7 +68,7 @@ def test_what_is_no_printable_text_stays_on_a_line(
         client.publish("news", "a\nb\x1b")
         client.publish("news", {"a": 1})
         client.publish_raw("news", b"\0", "image/png")
-    with subscribed("news", *options, "--from", str(first)) as printed:
+    with subscribed("peer", "subscribe", "news", *options, "--from", str(first)) as printed:
         assert printed.readline() == '"a\\nb\\u001b"\n'
         assert printed.readline() == '{"a": 1}\n'
         assert printed.readline() == '{"schema": "image/png", "data": "AA=="}\n'

@@ -13,8 +13,8 @@ import wsmux
 from wsmux.cluster import Cluster
 from wsmux.cluster import cluster as cluster_module
 
-from ..helpers.bus.redis_server import RedisServer, redis_server
 from ..helpers.certificates import Certificates
+from ..helpers.redis_server import RedisServer, redis_server
 
 server = pytest.fixture(scope="module", name="server")(redis_server)
 

@@ -14,8 +14,8 @@ from wsmux.cluster import Cluster, ClusterError, NotConnected, Presence, TopicGa
 from wsmux.cluster import members as members_module
 from wsmux.exceptions import ConcurrencyError, StreamReset
 
-from ..helpers.bus.redis_server import RedisServer
 from ..helpers.interrupts import interrupted_at
+from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 from .conftest import KEY, Pairs

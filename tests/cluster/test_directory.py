@@ -9,7 +9,7 @@ import redis as library
 
 from wsmux.cluster import Cluster, NotConnected, Unreachable
 
-from ..helpers.bus.redis_server import RedisServer
+from ..helpers.redis_server import RedisServer
 from .conftest import Pairs
 
 

@@ -18,8 +18,8 @@ from wsmux.cluster import links as links_module
 from wsmux.cluster.records import Node, link_token
 from wsmux.runtime.deadline import Deadline
 
-from ..helpers.bus.redis_server import RedisServer
 from ..helpers.interrupts import interrupted_at
+from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from .conftest import KEY, Pairs
 

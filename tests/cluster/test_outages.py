@@ -16,7 +16,7 @@ from wsmux.cluster import directory as directory_module
 from wsmux.cluster import links as links_module
 from wsmux.cluster.links import socket_folder
 
-from ..helpers.bus.redis_server import RedisServer
+from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for_value
 from .conftest import Pairs

@@ -15,7 +15,7 @@ from wsmux.cluster.redis_topics import RedisTopics
 from wsmux.cluster.topics import MemoryTopics, TopicStore
 from wsmux.runtime.deadline import Deadline
 
-from ..helpers.bus.redis_server import RedisServer
+from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 
 MakeStore = Callable[[Retention], TopicStore]

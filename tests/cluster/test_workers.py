@@ -20,10 +20,10 @@ import pytest
 import wsmux
 from wsmux.cluster import Cluster
 
-from ..helpers.bus.redis_server import RedisServer
 from ..helpers.checkout import ROOT
 from ..helpers.ports import free_port
 from ..helpers.programs import needs
+from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_value
 

@@ -7,9 +7,17 @@ import threading
 import pytest
 
 import wsmux
-from wsmux.durable import DurableLost, ReceivedStream
+from wsmux.durable import DurableLost
 
-from ..helpers.durable import EPOCH, MemoryJournal, MemoryOffsets, Sink, pattern, receiving
+from ..helpers.durable import (
+    EPOCH,
+    MemoryJournal,
+    MemoryOffsets,
+    Sink,
+    committing,
+    pattern,
+    receiving,
+)
 from ..helpers.timeouts import WAIT
 
 DATA = pattern(0, 1_000_000)
@@ -74,14 +82,7 @@ def test_a_receiver_that_needs_what_is_gone_is_an_error(committed: int, words: s
 
 def test_a_write_to_a_full_journal_waits_and_times_out() -> None:
     journal, go_on = MemoryJournal(limit=10), threading.Event()
-
-    def handle(stream: ReceivedStream) -> None:
-        stream.read(8)
-        assert go_on.wait(WAIT)
-        stream.commit()
-        stream.read()
-
-    with receiving(handle, MemoryOffsets()) as connect:
+    with receiving(committing(8, go_on), MemoryOffsets()) as connect:
         stream = connect().open_stream(WAIT, durable="a", journal=journal)
         stream.write(b"12345678")
         stream.timeout = 0.01

@@ -22,8 +22,8 @@ from wsmux.durable import (
     SqlOffsets,
 )
 
-from ..helpers.bus.redis_server import RedisServer, redis_server
 from ..helpers.durable import EPOCH, MemoryOffsets, pattern, receiving
+from ..helpers.redis_server import RedisServer, redis_server
 from ..helpers.timeouts import WAIT
 
 OTHER = b"another epoch..."

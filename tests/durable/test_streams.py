@@ -20,7 +20,7 @@ from wsmux.durable import (
 )
 
 from ..helpers.connections import Spawn
-from ..helpers.durable import EPOCH, MemoryOffsets, Sink, pattern, receiving
+from ..helpers.durable import EPOCH, HeldSink, MemoryOffsets, Sink, committing, pattern, receiving
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_reader, wait_for_writer
 
@@ -479,13 +479,8 @@ def test_a_closed_stream_takes_nothing() -> None:
 
 
 def test_a_write_that_times_out_goes_on_where_it_stopped(protocol: str) -> None:
-    sink, go_on = Sink(), threading.Event()
-
-    def handle(stream: ReceivedStream) -> None:
-        assert go_on.wait(WAIT)
-        sink.handle(stream)
-
-    with receiving(handle, sink, protocol) as connect:
+    sink = HeldSink()
+    with receiving(sink.handle, sink, protocol) as connect:
         stream = connect().open_stream(WAIT, durable="a", size=len(DATA))
         stream.timeout = 0.05
         with pytest.raises(wsmux.WriteTimeout) as raised:
@@ -493,7 +488,7 @@ def test_a_write_that_times_out_goes_on_where_it_stopped(protocol: str) -> None:
         taken = raised.value.bytes_written
         assert 0 < taken < len(DATA)
         assert stream.offset == taken
-        go_on.set()
+        sink.go_on.set()
         stream.timeout = WAIT
         stream.write(DATA[taken:])
         stream.close()
@@ -502,14 +497,7 @@ def test_a_write_that_times_out_goes_on_where_it_stopped(protocol: str) -> None:
 
 def test_waiting_for_commits_times_out_and_can_go_on() -> None:
     go_on = threading.Event()
-
-    def handle(stream: ReceivedStream) -> None:
-        stream.read(4)
-        assert go_on.wait(WAIT)
-        stream.commit()
-        stream.read()
-
-    with receiving(handle, MemoryOffsets()) as connect:
+    with receiving(committing(4, go_on), MemoryOffsets()) as connect:
         stream = connect().open_stream(WAIT, durable="a")
         stream.write(b"data")
         with pytest.raises(TimeoutError, match="committed 0 of 4"):
@@ -594,13 +582,8 @@ def test_a_commit_for_each_byte_holds_up_nobody() -> None:
 
 
 def test_a_writer_lets_a_thread_that_waits_send_what_was_left(spawn: Spawn) -> None:
-    sink, go_on = Sink(), threading.Event()
-
-    def handle(stream: ReceivedStream) -> None:
-        assert go_on.wait(WAIT)
-        sink.handle(stream)
-
-    with receiving(handle, sink) as connect:
+    sink = HeldSink()
+    with receiving(sink.handle, sink) as connect:
         connection = connect()
         stream = connection.open_stream(WAIT, durable="a")
         stream.timeout = 0.01
@@ -612,7 +595,7 @@ def test_a_writer_lets_a_thread_that_waits_send_what_was_left(spawn: Spawn) -> N
         with pytest.raises(TimeoutError, match="did not answer in time"):
             stream.write(DATA[taken:])
         assert stream.offset == taken
-        go_on.set()
+        sink.go_on.set()
         assert waiting.result(WAIT) >= taken
         stream.timeout = WAIT
         stream.write(DATA[taken:])
@@ -721,14 +704,7 @@ def superseded(stream: ReceivedStream) -> bool:
 
 def test_each_thread_that_waits_for_commits_has_its_own_limit(spawn: Spawn) -> None:
     go_on = threading.Event()
-
-    def handle(stream: ReceivedStream) -> None:
-        stream.read(4)
-        assert go_on.wait(WAIT)
-        stream.commit()
-        stream.read()
-
-    with receiving(handle, MemoryOffsets()) as connect:
+    with receiving(committing(4, go_on), MemoryOffsets()) as connect:
         connection = connect()
         stream = connection.open_stream(WAIT, durable="a")
         stream.write(b"data")
@@ -742,38 +718,28 @@ def test_each_thread_that_waits_for_commits_has_its_own_limit(spawn: Spawn) -> N
 
 
 def test_waiting_for_commits_beside_a_writer_that_waits_has_a_limit(spawn: Spawn) -> None:
-    sink, go_on = Sink(), threading.Event()
-
-    def handle(stream: ReceivedStream) -> None:
-        assert go_on.wait(WAIT)
-        sink.handle(stream)
-
-    with receiving(handle, sink) as connect:
+    sink = HeldSink()
+    with receiving(sink.handle, sink) as connect:
         connection = connect()
         stream = connection.open_stream(WAIT, durable="a")
         writing = spawn(stream.write, DATA)
         wait_for_writer(connection)
         with pytest.raises(TimeoutError, match="committed 0 of"):
             stream.wait_committed(0.01)
-        go_on.set()
+        sink.go_on.set()
         writing.result(WAIT)
         stream.close()
     assert sink.data["a"] == DATA
 
 
 def test_the_end_of_what_a_write_took_may_be_sent_by_the_next_call() -> None:
-    sink, go_on = Sink(), threading.Event()
-
-    def handle(stream: ReceivedStream) -> None:
-        assert go_on.wait(WAIT)
-        sink.handle(stream)
-
-    with receiving(handle, sink) as connect:
+    sink = HeldSink()
+    with receiving(sink.handle, sink) as connect:
         stream = connect().open_stream(WAIT, durable="a")
         stream.timeout = 0.01
         # One frame, which with its head and OPEN is more than a window.
         assert stream.write(DATA[: 256 * KIB]) == stream.offset == 256 * KIB
-        go_on.set()
+        sink.go_on.set()
         assert stream.wait_committed(WAIT) == 256 * KIB
         stream.timeout = WAIT
         stream.close()

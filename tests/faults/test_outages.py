@@ -26,7 +26,7 @@ from ..helpers.interrupts import interrupted_at
 from ..helpers.nginx import documented, nginx
 from ..helpers.process_scripts import comes_free
 from ..helpers.raw_peer import BINARY, RawPeer, in_thread, raw_client
-from ..helpers.resumed import MIB, Pair, joined, pair
+from ..helpers.resumed import Pair, check_bulk_over_cuts, joined, pair
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import threads_of, wait_for, wait_for_value
 
@@ -149,19 +149,8 @@ def interrupt_in_outage(ends: Pair, call: str, number: int) -> bool:
 def test_a_carrier_with_tls_that_is_reset_loses_nothing(
     way: str, certificates: Certificates
 ) -> None:
-    data = os.urandom(3 * MIB)
     with pair(tls=certificates) as ends:
-        ours, theirs = joined(ends)
-        writer, reader = (ours, theirs) if way == "up" else (theirs, ours)
-        ends.proxy.cut_after(MIB, MIB // 2, 20_001, way=way, how="rst")  # type: ignore[arg-type]
-        writing = in_thread(writer.write, data)
-        received = bytearray()
-        while len(received) < len(data):
-            received += reader.read(65536)
-        writing.result(WAIT)
-        assert received == data
-        assert not ends.proxy.cutting
-        assert ends.client.stats().reconnects >= 2  # the last cut may have met a handshake
+        check_bulk_over_cuts(ends, way, "rst", 20_001)
 
 
 # Many

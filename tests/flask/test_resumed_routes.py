@@ -13,6 +13,7 @@ import wsmux
 from wsmux.flask import Mux
 from wsmux.testing import FaultProxy
 
+from ..helpers.resumed import cut_off
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import serving
@@ -75,9 +76,7 @@ def test_a_shutdown_gives_up_what_waits_for_its_client() -> None:
     with site() as (mux, proxy), wsmux.connect(f"{proxy.url}/echo", resume=True) as connection:
         wait_for(lambda: mux.connections)
         (ours,) = mux.connections
-        proxy.refusing = True
-        proxy.reset()
-        wait_for(lambda: ours.stats().detached is not None)
+        cut_off(proxy, ours)
         mux.shutdown(WAIT)
         assert isinstance(ours.error, wsmux.ResumeLost)
         assert "the server shuts down" in str(ours.error)

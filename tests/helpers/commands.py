@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 # A test fails rather than hangs.
 PATIENCE = 120.0
@@ -66,3 +66,22 @@ def running(*arguments: str, status: int = 130) -> Iterator[str]:
         process.kill()
         _, errors = process.communicate(timeout=PATIENCE)
         assert "Traceback" not in errors, errors
+
+
+@contextmanager
+def subscribed(*arguments: str, says: str = "subscribed to ") -> Iterator[IO[str]]:
+    """Run a command that prints messages until Ctrl-C; yield its stdout once it has begun."""
+    process = subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        said = process.stderr.readline()
+        assert says in said, said
+        yield process.stdout
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE)

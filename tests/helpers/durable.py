@@ -12,7 +12,16 @@ from wsmux.durable import DurableHandler, ReceivedStream
 
 from .timeouts import WAIT
 
-__all__ = ["EPOCH", "MemoryJournal", "MemoryOffsets", "Sink", "pattern", "receiving"]
+__all__ = [
+    "EPOCH",
+    "HeldSink",
+    "MemoryJournal",
+    "MemoryOffsets",
+    "Sink",
+    "committing",
+    "pattern",
+    "receiving",
+]
 
 EPOCH = b"epoch of 16 byte"
 
@@ -56,6 +65,30 @@ class Sink(MemoryOffsets):
             stream.commit()
 
 
+class HeldSink(Sink):
+    """Take nothing before ``go_on`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def handle(self, stream: ReceivedStream) -> None:
+        assert self.go_on.wait(WAIT)
+        super().handle(stream)
+
+
+def committing(size: int, go_on: threading.Event) -> Callable[[ReceivedStream], None]:
+    """Return a handler that reads some bytes, and commits them once ``go_on`` is set."""
+
+    def handle(stream: ReceivedStream) -> None:
+        stream.read(size)
+        assert go_on.wait(WAIT)
+        stream.commit()
+        stream.read()
+
+    return handle
+
+
 class MemoryJournal:
     """What is written and not committed, up to a limit."""
 
@@ -86,12 +119,6 @@ class MemoryJournal:
         self.trimmed.append(offset)
         del self._data[: offset - self.start]
         self.start = offset
-
-    def sync(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
 
 
 @contextmanager

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import wsmux
 from wsmux.testing import FaultProxy
+from wsmux.testing.link import How
 
 from .certificates import Certificates
+from .raw_peer import in_thread
 from .timeouts import WAIT
 from .waiting import wait_for
 
-__all__ = ["MIB", "Pair", "joined", "pair"]
+__all__ = ["MIB", "Pair", "check_bulk_over_cuts", "cut_off", "joined", "pair", "read_all"]
 
 MIB = 1 << 20
+
+
+def cut_off(proxy: FaultProxy, *connections: wsmux.Connection) -> None:
+    """Take the carrier of connections away, and let no other through."""
+    proxy.refusing = True
+    proxy.reset()
+    for each in connections:
+        wait_for(lambda each=each: each.stats().detached is not None)
 
 
 class Pair(NamedTuple):
@@ -27,10 +38,7 @@ class Pair(NamedTuple):
 
     def outage(self) -> None:
         """Take the carrier away, and let no other through until ``over``."""
-        self.proxy.refusing = True
-        self.proxy.reset()
-        for end in (self.client, self.server):
-            wait_for(lambda end=end: end.stats().detached is not None)
+        cut_off(self.proxy, self.client, self.server)
 
     def over(self) -> None:
         """Let the client through again."""
@@ -81,3 +89,24 @@ def joined(ends: Pair) -> tuple[wsmux.Stream, wsmux.Stream]:
     ours.timeout = theirs.timeout = WAIT
     assert theirs.read(1) == b"?"
     return ours, theirs
+
+
+def read_all(stream: wsmux.Stream, size: int) -> bytes:
+    """Return so many bytes of a stream, of which each read has its timeout."""
+    received = bytearray()
+    while len(received) < size:
+        received += stream.read(65536)
+    return bytes(received)
+
+
+def check_bulk_over_cuts(ends: Pair, way: str, how: How, last: int) -> None:
+    """Check that 3 MiB arrive while carriers end after 1 MiB, half of that, and ``last`` bytes."""
+    data = os.urandom(3 * MIB)
+    ours, theirs = joined(ends)
+    writer, reader = (ours, theirs) if way == "up" else (theirs, ours)
+    ends.proxy.cut_after(MIB, MIB // 2, last, way=way, how=how)
+    writing = in_thread(writer.write, data)
+    assert read_all(reader, len(data)) == data
+    writing.result(WAIT)
+    assert not ends.proxy.cutting
+    assert ends.client.stats().reconnects >= 2  # the last cut may have met a handshake

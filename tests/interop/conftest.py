@@ -17,12 +17,12 @@ import pytest
 
 import wsmux
 
-from ..helpers.bus.redis_server import RedisServer
 from ..helpers.interop.installs import Unavailable, install_environment, install_modules
 from ..helpers.interop.link import HOST, WAIT, Connector, Link
 from ..helpers.interop.peer_process import PeerProcess
 from ..helpers.interop.river_link import MUTE, RiverLink
 from ..helpers.programs import absent
+from ..helpers.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from ..helpers.certificates import Certificates

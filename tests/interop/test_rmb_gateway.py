@@ -14,7 +14,6 @@ import wsmux
 from wsmux.bus.wire.address import Address
 
 from ..helpers.bus.gateway_programs import Caller, Service, database
-from ..helpers.bus.redis_server import RedisServer
 from ..helpers.interop.link import MIB, WAIT
 from ..helpers.interop.peer_process import PeerError, PeerProcess
 from ..helpers.interop.rmb_link import (
@@ -26,6 +25,7 @@ from ..helpers.interop.rmb_link import (
     rmb_marks,
     sealing,
 )
+from ..helpers.redis_server import RedisServer
 from ..helpers.waiting import wait_for
 
 pytestmark = rmb_marks

@@ -83,7 +83,7 @@ def test_a_worker_that_cannot_be_started_is_one_line_of_the_log(
 @pytest.fixture
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what the end of a sub-interpreter does; what is made meanwhile belongs to it."""
-    known: weakref.WeakSet[threads.Leaving] = weakref.WeakSet()
+    known: weakref.WeakSet[threads.Threaded] = weakref.WeakSet()
     monkeypatch.setattr(threads, "_known", known)
     monkeypatch.setattr(threads, "_registers", True)
     return threads._leave

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ..helpers.bus.redis_server import redis_server
+from ..helpers.redis_server import redis_server
 
 server = pytest.fixture(scope="module", name="server")(redis_server)

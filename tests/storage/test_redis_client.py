@@ -18,7 +18,7 @@ from wsmux.storage.redis_client import (
     run_together,
 )
 
-from ..helpers.bus.redis_server import RedisServer
+from ..helpers.redis_server import RedisServer
 
 
 @pytest.mark.parametrize("url", ["", "localhost:6379", "http://localhost", "redis:/x", "6379"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ..helpers.bus.redis_server import RedisServer
 from ..helpers.programs import VARIABLE, absent, needs, package, required
+from ..helpers.redis_server import RedisServer
 
 TESTS = Path(__file__).parent.parent
 NOWHERE = "no-such-program"

@@ -17,7 +17,7 @@ from wsmux.transport.resumable_transport import Carrier, ResumableTransport
 
 from ..helpers.inside import multiplexer_of
 from ..helpers.raw_peer import BINARY, CLOSE_FRAME, RawPeer, close_payload, in_thread, raw_client
-from ..helpers.resumed import Pair, joined, pair
+from ..helpers.resumed import MIB, Pair, check_bulk_over_cuts, joined, pair, read_all
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_reader
 from ..helpers.wires import NAMES
@@ -25,24 +25,13 @@ from ..helpers.wires import NAMES
 SUBPROTOCOL = "wsmux.resume.v1+wsmux"
 ID = b"sixteen bytes id"
 END = b"\6"
-MIB = 1 << 20
 
 
 @pytest.mark.parametrize("protocol", NAMES)
 @pytest.mark.parametrize("how", ["rst", "fin"])
 def test_streams_go_on_over_another_carrier(protocol: str, how: Any) -> None:
-    data = os.urandom(3 * MIB)
     with pair(protocol=protocol) as ends:
-        ours, theirs = joined(ends)
-        ends.proxy.cut_after(MIB, MIB // 2, 7, way="up", how=how)
-        writing = in_thread(ours.write, data)
-        received = bytearray()
-        while len(received) < len(data):
-            received += theirs.read(65536)
-        writing.result(WAIT)
-        assert received == data
-        assert not ends.proxy.cutting
-        assert ends.client.stats().reconnects >= 2  # the last cut may have met a handshake
+        check_bulk_over_cuts(ends, "up", how, 7)
 
 
 def test_both_ends_that_fill_all_buffers_go_on() -> None:
@@ -56,10 +45,7 @@ def test_both_ends_that_fill_all_buffers_go_on() -> None:
         ends.outage()
         ends.over()
         for reader in (ours, theirs):
-            received = bytearray()
-            while len(received) < len(data):
-                received += reader.read(65536)
-            assert received == data
+            assert read_all(reader, len(data)) == data
         for each in writing:
             each.result(WAIT)
 

@@ -142,7 +142,7 @@ def _handlers(args: argparse.Namespace) -> dict[str, Any]:
         if args.open:
             raise CommandError("clients open the streams of uploads: not with --open", status=2)
         return {"stream_handler": _uploads(args.uploads)}
-    handle = _connection_options(args)
+    handle = _stream_handler(args)
     return {"handler": partial(_open, handle)} if args.open else {"stream_handler": handle}
 
 
@@ -168,7 +168,7 @@ def _uploads(folder: Path) -> Callable[[Stream], None]:
     return DurableHandler(upload_handler(offsets, lambda path: emit(str(path))), offsets=offsets)
 
 
-def _connection_options(args: argparse.Namespace) -> Callable[[Stream], None]:
+def _stream_handler(args: argparse.Namespace) -> Callable[[Stream], None]:
     if args.echo:
         return _echo
     if args.sink:

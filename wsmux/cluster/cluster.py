@@ -32,6 +32,7 @@ import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,14 +49,7 @@ from .errors import ClusterError, NotConnected, Unreachable
 from .links import Links, LinkServer, host_id, open_to
 from .members import Members
 from .positions import MAX_MESSAGE, NEW, Position, Retention, parse_position
-from .records import (
-    EVERY_NAME,
-    Node,
-    Presence,
-    check_key,
-    check_name,
-    name_prefix,
-)
+from .records import EVERY_NAME, Node, Presence, check_key, check_name, name_prefix
 from .splicer import Splicer
 from .subscription import Subscription
 from .topics import MemoryTopics, TopicStore
@@ -294,28 +288,24 @@ class Cluster(Closing):
         return Subscription(self._running().topics, topic, parse_position(since))
 
 
+@dataclass(frozen=True, repr=False)  # it has secrets
 class _Options:
     """Hold what a node of this process is made of."""
 
-    def __init__(
-        self,
-        *,
-        url: str | None,
-        namespace: str,
-        key: bytes | None,
-        address: tuple[str, int] | None,
-        advertise: str | None,
-        server_ssl: ssl.SSLContext | None,
-        client_ssl: ssl.SSLContext | None,
-        retention: Retention,
-        lease: float,
-    ) -> None:
-        self.url, self.namespace, self.key = url, namespace, key
-        self.address, self.advertise = address, advertise
-        self.server_ssl, self.client_ssl = server_ssl, client_ssl
-        self.retention, self.lease = retention, lease
-        # Without the user and password that a URL may have.
-        self.shown = "this process" if url is None else url.rpartition("@")[2]
+    url: str | None
+    namespace: str
+    key: bytes | None
+    address: tuple[str, int] | None
+    advertise: str | None
+    server_ssl: ssl.SSLContext | None
+    client_ssl: ssl.SSLContext | None
+    retention: Retention
+    lease: float
+
+    @property
+    def shown(self) -> str:
+        """The Redis, without the user and password that its URL may have."""
+        return "this process" if self.url is None else self.url.rpartition("@")[2]
 
     def client(self) -> Any:
         """Return a client of Redis.

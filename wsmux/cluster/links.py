@@ -43,6 +43,7 @@ from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..protocols.base import Role
 from ..runtime.deadline import Deadline
+from ..runtime.files import private_folder
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
 from ..runtime.thread_pool import ThreadPool
@@ -101,10 +102,7 @@ def socket_folder() -> Path:
         PermissionError: other users have access to it.
     """
     folder = Path(tempfile.gettempdir()) / f"wsmux-cluster-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
-        raise PermissionError(f"{folder} must be a directory that only this user can access")
+    private_folder(folder)
     for path in folder.glob("*.sock"):
         with suppress(FileNotFoundError):  # another process has removed it
             if time.time() - path.stat().st_mtime > LEFT_AFTER and _is_left(path):

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 __all__ = [
     "EVERY_NAME",
     "MAX_NAME",
-    "Member",
     "Node",
     "Presence",
     "check_key",
@@ -61,14 +60,6 @@ class Node(NamedTuple):
     host: str
     path: str
     url: str
-
-
-class Member(NamedTuple):
-    """Name one connection of one node under one name."""
-
-    name: str
-    node: str
-    id: str
 
 
 class Presence(NamedTuple):

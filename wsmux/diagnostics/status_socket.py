@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import stat
 import tempfile
 import threading
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 from ..exceptions import NoThreadError
 from ..runtime import fork
 from ..runtime.closing import Leaving
+from ..runtime.files import private_folder
 from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, register, start_thread
@@ -143,10 +143,7 @@ class LiveSocket(Leaving):
 
 
 def _listen(path: Path) -> socket.socket:
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    found = path.parent.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{path.parent} must be a directory that only this user can access")
+    private_folder(path.parent)
     path.unlink(missing_ok=True)  # left by a killed process with the same pid
     listener = socket.socket(socket.AF_UNIX)
     try:

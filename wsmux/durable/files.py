@@ -22,7 +22,6 @@ process that holds it.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -37,6 +36,7 @@ from typing import Any
 
 from ..config import KIB, MIB
 from ..runtime import clock
+from ..runtime.files import FULL, sync_path, write_synced
 from ..runtime.logs import logger
 from .errors import DurableRefused, Refusal
 from .receiver import Handler, ReceivedStream
@@ -68,7 +68,6 @@ MAX_UPLOADS = 16
 IDLE_TIMEOUT = 60.0
 
 _LENGTH = struct.Struct(">Q")
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _log = logger("wsmux")
 
@@ -238,7 +237,7 @@ class FileOffsets:
             if part.length != stream.offset:
                 text = f"another process has written {stream.name!r} meanwhile: open it again"
                 raise DurableRefused(Refusal.BUSY, text)
-            _sync_folder(self._folder)
+            sync_path(self._folder)
             with self._lock:
                 self._parts[stream.name] = part
             yield part
@@ -263,8 +262,7 @@ class FileOffsets:
     def _finish(self, name: str, epoch: bytes, part: _Part) -> Path:
         """Give a whole and synced file its name. It may have been about to get it before."""
         final, done = self._folder / name, self._hidden(name, epoch, DONE)
-        _write_synced(done, self._hidden(name, epoch, NEW), _LENGTH.pack(part.length))
-        _sync_folder(self._folder)
+        write_synced(done, self._hidden(name, epoch, NEW), _LENGTH.pack(part.length))
         if self._replace:
             part.path.replace(final)
         else:
@@ -277,7 +275,7 @@ class FileOffsets:
                     raise DurableRefused(Refusal.EXISTS, text) from None
         # After replace(), too: it does nothing if both are the same file.
         part.path.unlink(missing_ok=True)
-        _sync_folder(self._folder)
+        sync_path(self._folder)
         return final
 
     def _sweep(self) -> None:
@@ -384,7 +382,7 @@ class _Part:
             try:
                 count = os.write(self._file, view)
             except OSError as error:
-                if error.errno in _FULL:
+                if error.errno in FULL:
                     text = f"no space is left for {self.path.name!r} at {self.length} bytes"
                     raise DurableRefused(Refusal.NO_SPACE, text) from error
                 raise
@@ -437,21 +435,3 @@ def _check_name(name: str) -> None:
             f"a file cannot be called {name[:80]!r}: up to {MAX_NAME} bytes of printable "
             "characters are allowed, no slash, and no dot at the beginning",
         )
-
-
-def _write_synced(path: Path, new: Path, data: bytes) -> None:
-    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.write(file, data)
-        os.fsync(file)
-    finally:
-        os.close(file)
-    new.replace(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -55,9 +55,3 @@ class Journal(Protocol):
 
     def trim(self, offset: int) -> None:
         """Drop what is before an offset."""
-
-    def sync(self) -> None:
-        """Return when everything added survives a crash of the machine."""
-
-    def close(self) -> None:
-        """Close it; what is kept stays."""

@@ -27,7 +27,6 @@ does not hold it.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
@@ -43,6 +42,7 @@ from ..exceptions import ForkedError
 from ..runtime import fork
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
+from ..runtime.files import FULL, sync_path, write_synced
 from ..runtime.parking import Condition
 from .errors import JournalDamaged, JournalError, JournalFull
 
@@ -64,7 +64,6 @@ STEP = 64 * KIB
 MAX_BYTES, SEGMENT_BYTES = 256 * MIB, 16 * MIB
 
 _NAME = re.compile(r"\d{20}")
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class _Record(NamedTuple):
@@ -313,13 +312,7 @@ class Journal(Closing):
             if any(map(_NAME.fullmatch, os.listdir(self._folder))):
                 raise JournalDamaged(str(path), 0, "it is missing, though there are data") from None
             found = secrets.token_bytes(EPOCH_SIZE + SECRET_SIZE)
-            made = path.with_suffix(".new")
-            with open(made, "wb") as file:
-                file.write(found)
-                file.flush()
-                os.fsync(file.fileno())
-            made.rename(path)
-            self._sync_folder()
+            write_synced(path, path.with_suffix(".new"), found)
         if len(found) != EPOCH_SIZE + SECRET_SIZE:
             text = f"it has {len(found)} bytes, not {EPOCH_SIZE + SECRET_SIZE}"
             raise JournalDamaged(str(path), len(found), text)
@@ -398,7 +391,7 @@ class Journal(Closing):
         if self._file >= 0:
             os.close(self._file)
         self._file, self._size = file, 0
-        self._sync_folder()
+        sync_path(self._folder)
         return segment
 
     # Writing and reading; the lock is held
@@ -452,7 +445,7 @@ class Journal(Closing):
             while written < len(data):
                 written += os.pwrite(self._file, data[written:], self._size + written)
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL:
                 raise JournalFull(
                     f"the journal {self._folder} cannot grow, and nothing was added: {error}"
                 ) from error
@@ -470,13 +463,6 @@ class Journal(Closing):
         except OSError as error:
             raise self._failed("synced", error) from error
         self._unsynced = 0
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _failed(self, what: str, error: OSError) -> JournalError:
         self._failure = (

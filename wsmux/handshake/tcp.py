@@ -25,12 +25,11 @@ def is_tcp(url: str) -> bool:
     return urlsplit(url).scheme == SCHEME
 
 
-def _ignore(sock: socket.socket) -> None:
-    """Watch a socket that nobody cuts."""
-
-
 def connect_tcp(
-    url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline, watch: Watch = _ignore
+    url: str,
+    ssl_context: ssl.SSLContext | None,
+    deadline: Deadline,
+    watch: Watch | None = None,
 ) -> socket.socket:
     """Return a socket connected to ``tcp://host:port``; without TLS, ``watch`` sees it before.
 
@@ -70,7 +69,7 @@ def connect_tcp(
 def open_watched(
     host: str,
     port: int,
-    watch: Watch,
+    watch: Watch | None,
     deadline: Deadline,
     options: Sequence[tuple[Any, ...]] = (),
 ) -> socket.socket:
@@ -89,7 +88,8 @@ def open_watched(
             sock.settimeout(deadline.remaining())
             for option in options:
                 sock.setsockopt(*option)
-            watch(sock)
+            if watch is not None:
+                watch(sock)
             sock.connect(address)
         except OSError as error:
             sock.close()

@@ -24,7 +24,7 @@ from ..exceptions import NoThreadError
 from .deadline import Deadline
 from .logs import logger
 
-__all__ = ["Leaving", "daemon_thread", "register", "start_thread"]
+__all__ = ["Threaded", "daemon_thread", "register", "start_thread"]
 
 # Seconds that all threads of a sub-interpreter have to end. Only application code in a handler can
 # take longer.
@@ -33,7 +33,7 @@ PATIENCE = 10.0
 _log = logger("wsmux")
 
 
-class Leaving(Protocol):
+class Threaded(Protocol):
     """Describe an object with threads of its own."""
 
     def leave(self) -> None:
@@ -76,11 +76,11 @@ def _in_subinterpreter() -> bool:
     return False
 
 
-_known: weakref.WeakSet[Leaving] = weakref.WeakSet()
+_known: weakref.WeakSet[Threaded] = weakref.WeakSet()
 _registers = _in_subinterpreter()
 
 
-def register(each: Leaving) -> None:
+def register(each: Threaded) -> None:
     """End an object with the interpreter, if its threads would not end by themselves.
 
     The main interpreter simply stops daemon threads, so there this does nothing.

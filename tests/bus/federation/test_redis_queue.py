@@ -23,8 +23,8 @@ from wsmux.storage.redis_client import redis_client
 
 from ...helpers.bus.inside import queue_of
 from ...helpers.bus.posts import Posts
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.twin_lists import ListedTwins
+from ...helpers.redis_server import RedisServer
 from ...helpers.timeouts import WAIT
 from ...helpers.waiting import wait_for
 

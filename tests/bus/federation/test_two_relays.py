@@ -25,9 +25,9 @@ from wsmux.runtime.deadline import Deadline
 
 from ...helpers.bus.client_twins import ClientTwin
 from ...helpers.bus.raw_twins import RawTwin
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relay_process import RelayProcess
 from ...helpers.bus.relays import identity
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 # Seconds that a request lives: longer than a relay is away, and what a lost call costs the test.

@@ -13,8 +13,8 @@ from ...helpers.bus.clients import ALICE, BOB, client, known, serving, staged
 from ...helpers.bus.gateway_programs import Caller, database
 from ...helpers.bus.gateways import gateway
 from ...helpers.bus.people import Table
-from ...helpers.bus.redis_server import RedisServer, redis_server
 from ...helpers.bus.scripted_relay import StageRelay
+from ...helpers.redis_server import RedisServer, redis_server
 
 server = pytest.fixture(scope="module")(redis_server)
 relay = pytest.fixture(staged)

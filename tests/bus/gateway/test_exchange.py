@@ -16,7 +16,7 @@ from ...helpers.bus import relays
 from ...helpers.bus.clients import WAIT
 from ...helpers.bus.gateway_programs import Caller, Service, database, take_all
 from ...helpers.bus.people import Person, Table, person, table_of
-from ...helpers.bus.redis_server import RedisServer
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 PAIRS = {kind: (person(1, kind), person(2, kind), person(3, kind)) for kind in KeyType}

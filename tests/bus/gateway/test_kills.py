@@ -23,8 +23,8 @@ from ...helpers.bus.clients import ALICE, BOB, WAIT
 from ...helpers.bus.gateway_process import GatewayProcess
 from ...helpers.bus.gateway_programs import Caller, Service, database, take_all
 from ...helpers.bus.people import DOMAIN, table_of
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relay_process import RelayProcess
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 # Seconds that a request lives: longer than a gateway is away.

@@ -21,9 +21,9 @@ from ...helpers.bus.clients import WAIT
 from ...helpers.bus.cutting_redis import CuttingRedis
 from ...helpers.bus.gateway_programs import Caller, Service, database
 from ...helpers.bus.gateways import lists
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.scripted_relay import StageRelay
 from ...helpers.ports import free_port
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 

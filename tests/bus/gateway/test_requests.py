@@ -21,8 +21,8 @@ from ...helpers.bus.clients import ALICE, BOB, CAROL
 from ...helpers.bus.gateway_programs import Caller
 from ...helpers.bus.gateways import gateway, lists
 from ...helpers.bus.people import Person, Table, table_of
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.scripted_relay import StageRelay
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 

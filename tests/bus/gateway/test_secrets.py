@@ -19,8 +19,8 @@ from wsmux.bus.wire.tokens import make_token
 from ...helpers.bus.captured import PEOPLE, TWINS, identity
 from ...helpers.bus.gateway_programs import WAIT, Caller, Service, database
 from ...helpers.bus.people import Table
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relays import DOMAIN, fetch, relay, served
+from ...helpers.redis_server import RedisServer
 
 SECRET = "a-payload-that-is-nobodys-business"
 

@@ -21,8 +21,8 @@ from ...helpers.bus.clients import WAIT
 from ...helpers.bus.gateway_programs import Caller, Service, database
 from ...helpers.bus.gateways import lists
 from ...helpers.bus.people import Table, person
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.scripted_relay import StageRelay
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 

@@ -18,8 +18,8 @@ from ...helpers.bus.gateway_process import GatewayProcess
 from ...helpers.bus.gateway_programs import Caller, Service, database
 from ...helpers.bus.gateways import gateway
 from ...helpers.bus.people import Person, Table
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.scripted_relay import StageRelay
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 # Bytes of a file of several chunks, also of those of another process.

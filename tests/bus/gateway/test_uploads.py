@@ -30,8 +30,8 @@ from ...helpers.bus.gateway_programs import Caller, Service, database
 from ...helpers.bus.gateways import gateway, lists
 from ...helpers.bus.inside import endpoint_of
 from ...helpers.bus.people import Table
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.scripted_relay import Change, StageRelay
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 

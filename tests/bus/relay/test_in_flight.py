@@ -15,9 +15,9 @@ from wsmux.exceptions import CloseCode
 from wsmux.protocols.base import Role
 
 from ...helpers.bus.links import link_and_peer
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relays import Node, raw, relay, served
 from ...helpers.raw_peer import BINARY, PING, PONG, RawPeer
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 LIMIT = 60.0

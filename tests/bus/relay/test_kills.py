@@ -16,10 +16,10 @@ from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import parse
 from wsmux.storage.redis_client import redis_client
 
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relay_process import RelayProcess
 from ...helpers.bus.relays import DOMAIN, Node, Table, identity, raw
 from ...helpers.raw_peer import BINARY, PING, RawPeer, wait_for
+from ...helpers.redis_server import RedisServer
 from ...helpers.timeouts import WAIT
 
 # Messages for a twin that reads slowly, and their bytes: far above what sockets hold.

@@ -33,11 +33,11 @@ from wsmux.exceptions import HandshakeError
 from wsmux.runtime.deadline import Deadline
 
 from ...helpers.bus.inside import joined_names
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relay_process import RelayProcess
 from ...helpers.bus.relays import DOMAIN, Node, Table, ask, identity, metric, raw, relay, served
 from ...helpers.bus.session_queues import take_all
 from ...helpers.raw_peer import BINARY, WAIT, wait_for
+from ...helpers.redis_server import RedisServer
 
 SHARED = shared_address(2, "billing")
 TWIN_0 = Address(0)

@@ -22,7 +22,6 @@ from wsmux.storage import redis_client as redis_client_module
 from wsmux.storage.redis_client import redis_client
 
 from ...helpers.bus.captured import COMPUTED
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.session_queues import (
     WAIT,
     Taker,
@@ -33,6 +32,7 @@ from ...helpers.bus.session_queues import (
     put,
     take_all,
 )
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 Make = Callable[[], RedisQueues]

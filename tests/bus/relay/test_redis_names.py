@@ -14,8 +14,8 @@ from wsmux.bus.relay.queues import QueueUnavailable
 from wsmux.bus.relay.redis_names import RedisNames
 from wsmux.bus.wire.names import Presence
 
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.session_queues import WAIT
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 

@@ -16,8 +16,8 @@ from wsmux.bus.relay.redis_rounds import BELL, rounds_key, take
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
 
-from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.session_queues import WAIT, encoded, nothing, numbers, put, take_all
+from ...helpers.redis_server import RedisServer
 from ...helpers.waiting import wait_for
 
 Make = Callable[[], RedisQueues]

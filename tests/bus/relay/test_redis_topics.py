@@ -19,7 +19,7 @@ from wsmux.bus.wire.topics import NEW, OLDEST, START, Position, gap
 from wsmux.runtime.deadline import Deadline
 
 from ...helpers.bus.inside import known_topics
-from ...helpers.bus.redis_server import RedisServer
+from ...helpers.redis_server import RedisServer
 from ...helpers.timeouts import WAIT
 from ...helpers.waiting import wait_for
 

@@ -19,10 +19,10 @@ from wsmux.bus.wire.address import Address, put_address
 from wsmux.bus.wire.envelope import Kind, digest, kind_of, response
 from wsmux.storage.redis_client import redis_client
 
-from ...helpers.bus.redis_server import RedisServer, redis_server
 from ...helpers.bus.relays import DOMAIN, Node, Table, ask, fetch, get, identity, metric
 from ...helpers.ports import free_port
 from ...helpers.raw_peer import WAIT, wait_for
+from ...helpers.redis_server import RedisServer, redis_server
 
 running_redis = pytest.fixture(scope="module", name="running_redis")(redis_server)
 

@@ -22,7 +22,7 @@ from wsmux.bus.relay.topic_store import (
 from wsmux.bus.wire.topics import NEW, OLDEST, START, Position
 from wsmux.runtime.deadline import Deadline
 
-from ...helpers.bus.redis_server import RedisServer
+from ...helpers.redis_server import RedisServer
 from ...helpers.timeouts import WAIT
 
 Make = Callable[..., TopicStore]

@@ -12,7 +12,6 @@ from wsmux.bus.wire.address import (
     address_of,
     is_text,
     parse_address,
-    parse_stream_key,
     put_address,
 )
 from wsmux.bus.wire.messages import AddressMessage, Envelope
@@ -50,19 +49,12 @@ BAD = [
     "None",
     "stream:1",
 ]
-BAD_KEYS = ["", "stream", "stream:", "stream::", "stream:x", "1", "1:s", "Stream:1", " stream:1"]
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected an address 'twin' or 'twin:session'"):
         parse_address(text)
-
-
-@pytest.mark.parametrize("key", BAD_KEYS)
-def test_what_is_no_key_of_a_stream_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=r"starts with 'stream:'|expected an address"):
-        parse_stream_key(key)
 
 
 @pytest.mark.parametrize("twin", [0, MAX_TWIN])
@@ -73,11 +65,6 @@ def test_the_first_and_the_last_number_are_taken(twin: int) -> None:
 @given(addresses)
 def test_text_gives_the_address_back(address: Address) -> None:
     assert parse_address(str(address)) == address
-
-
-@given(addresses)
-def test_a_stream_s_key_gives_the_address_back(address: Address) -> None:
-    assert parse_stream_key(address.stream_key()) == address
 
 
 @given(addresses)

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from wsmux.storage.redis_client import redis_client
 
+from ..redis_server import RedisServer
 from ..timeouts import WAIT
-from .redis_server import RedisServer
 
 __all__ = ["Caller", "Service", "database", "take_all"]
 

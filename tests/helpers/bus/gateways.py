@@ -10,10 +10,10 @@ from wsmux.bus.gateway.gateway import Peer
 from wsmux.bus.gateway.redis_store import ASKED
 from wsmux.bus.wire.address import Address
 
+from ..redis_server import RedisServer
 from ..waiting import wait_for
 from .gateway_programs import Caller, database
 from .people import Person, Table
-from .redis_server import RedisServer
 from .scripted_relay import StageRelay
 
 __all__ = ["gateway", "lists"]

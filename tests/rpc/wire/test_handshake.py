@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc.wire import handshake
 from wsmux.rpc.wire.envelope import MAX_ID
 from wsmux.rpc.wire.handshake import (
     Attempt,
@@ -143,15 +142,6 @@ def test_only_a_state_mismatch_is_retriable() -> None:
     assert {code for code in RefusalCode if Refusal(code, "").retriable} == {
         RefusalCode.SESSION_STATE_MISMATCH
     }
-
-
-def test_the_codes_are_either_retriable_or_fatal() -> None:
-    assert set(RefusalCode) == handshake.RETRIABLE_CODES | handshake.FATAL_CODES
-    assert not handshake.RETRIABLE_CODES & handshake.FATAL_CODES
-
-
-def test_validation_may_answer_fatal_codes_only() -> None:
-    assert handshake.VALIDATION_CODES < handshake.FATAL_CODES
 
 
 def test_an_unknown_code_is_a_fatal_refusal() -> None:

@@ -31,6 +31,7 @@ from wsmux.spark.store.filters import Filter
 from wsmux.testing import FaultProxy
 
 from ...helpers.raw_peer import wait_for
+from ...helpers.resumed import cut_off
 from ...helpers.spark.clients import WAIT, bearer, open_named, open_with, read_line, refusal_of
 
 KEY = "0" * 32
@@ -395,9 +396,7 @@ def test_shutdown_gives_up_a_client_that_is_cut_off(store: NoDatasets) -> None:
         assert client.resumable
         wait_for(lambda: server.connections)
         (connection,) = server.connections
-        proxy.refusing = True
-        proxy.reset()
-        wait_for(lambda: connection.stats().detached is not None)
+        cut_off(proxy, connection)
         server.shutdown(WAIT)
         assert isinstance(connection.error, wsmux.ResumeLost)
         assert connection.error.why == "the server shuts down"

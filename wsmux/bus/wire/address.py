@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..errors import one_line
 from .messages import AddressMessage
 
-__all__ = ["Address", "address_of", "is_text", "parse_address", "parse_stream_key", "put_address"]
+__all__ = ["Address", "address_of", "is_text", "parse_address", "put_address"]
 
 STREAM = "stream:"
 
@@ -62,17 +62,6 @@ def parse_address(text: str) -> Address:
             f"got {text[:80]!r}"
         )
     return Address(int(number), session if colon else None)
-
-
-def parse_stream_key(key: str) -> Address:
-    """Return the address that a key of a Redis stream belongs to.
-
-    Raises:
-        ValueError: it is not a key of a session's stream.
-    """
-    if not key.startswith(STREAM):
-        raise ValueError(f"expected a stream key that starts with {STREAM!r}, got {key[:80]!r}")
-    return parse_address(key.removeprefix(STREAM))
 
 
 def address_of(message: AddressMessage) -> Address | None:

@@ -11,7 +11,6 @@ includes the relay's time.
 from __future__ import annotations
 
 import json
-import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -30,7 +29,6 @@ __all__ = [
     "check_token",
     "make_token",
     "read_token",
-    "redact",
 ]
 
 # Maximum and default seconds of validity. Of the reference clients, npm's asks for most, 1000.
@@ -44,12 +42,6 @@ LEEWAY = 10
 MAX_TOKEN = 4096
 
 ALGORITHM = "RS512"
-
-_QUERY = re.compile(r"\?[^\s\"'<>#]+")
-_BEARER = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
-# A first part that starts like JSON, in base64.
-_TOKEN = re.compile(r"ey[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_=-]*)?")
-_HIDDEN = "<redacted>"
 
 
 class Claims(NamedTuple):
@@ -125,17 +117,6 @@ def check_token(
         text = f"the signature is not of the account of twin {twin.id}"
         raise TokenRefused(401, f"{text}: check the secret, the number and the key type")
     return token.claims
-
-
-def redact(text: str) -> str:
-    """Return a text for logs with tokens, and the queries of URLs, redacted."""
-    for pattern, instead in (
-        (_QUERY, f"?{_HIDDEN}"),
-        (_BEARER, rf"\g<1>{_HIDDEN}"),
-        (_TOKEN, _HIDDEN),
-    ):
-        text = pattern.sub(instead, text)
-    return text
 
 
 class _Token(NamedTuple):

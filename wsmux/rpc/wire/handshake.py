@@ -33,10 +33,8 @@ from ...exceptions import RemoteProtocolError
 from .envelope import MAX_COUNTER, MAX_ID, Envelope
 
 __all__ = [
-    "FATAL_CODES",
     "REHANDSHAKE_STREAM",
     "RETRIABLE_CODES",
-    "VALIDATION_CODES",
     "VERSION",
     "Attempt",
     "ExpectedState",
@@ -74,12 +72,6 @@ class RefusalCode(StrEnum):
 
 # After these a client retries with a new session; after all others it gives up.
 RETRIABLE_CODES = frozenset({RefusalCode.SESSION_STATE_MISMATCH})
-FATAL_CODES = frozenset(RefusalCode) - RETRIABLE_CODES
-
-# The codes that a function which validates metadata may return.
-VALIDATION_CODES = frozenset(
-    {RefusalCode.REJECTED_BY_CUSTOM_HANDLER, RefusalCode.REJECTED_UNSUPPORTED_CLIENT}
-)
 
 
 class MalformedHandshake(RemoteProtocolError):

@@ -22,7 +22,7 @@ from ..store.metadata import METADATA, with_metadata
 from ..store.schemas import bound_columns, schema_of
 from .offsets import EARLIEST, LATEST, Span, at_time, gaps, spans, split, starting
 from .options import Options
-from .planning import ask_once, offsets_at, refused, told_schema
+from .planning import ask_once, offsets_at, planning, told_schema
 from .task_reader import read_batches
 from .types import arrow_schema, check_fits, spark_schema
 
@@ -39,7 +39,7 @@ def schema_of_source(options: Options) -> StructType:
         SparkError: with the server's code, or WRONG_TYPE.
     """
     told = _described(options)
-    try:
+    with planning(options):
         own = bound_columns(options.columns, schema_of(told["schema"]))
         hidden = [name for name in own.names if name in METADATA]
         if options.include_metadata and hidden:
@@ -47,8 +47,6 @@ def schema_of_source(options: Options) -> StructType:
             advice = "name the other ones in the option columns"
             raise refusal(Code.WRONG_SCHEMA, f"{text}: leave out this option, or {advice}")
         return spark_schema(with_metadata(own) if options.include_metadata else own)
-    except RiverError as error:
-        raise refused(options.recipe(), error, options.target) from None
 
 
 def reader_of(options: Options, schema: StructType) -> BatchReader:
@@ -79,10 +77,8 @@ class BatchReader(api.DataSourceReader):
         self._recipe = options.recipe()
         self._filters: list[list[Any]] = []
         self._declared = schema
-        try:
+        with planning(options):
             self._schema = arrow_schema(schema)
-        except RiverError as error:
-            raise refused(self._recipe, error, options.target) from None
 
     def partitions(self) -> list[api.InputPartition]:
         """Ask for the ranges of the version; each becomes one partition.
@@ -94,12 +90,10 @@ class BatchReader(api.DataSourceReader):
         told = self._ranges("numPartitions", options.num_partitions)
         if options.dataset and len(told["ranges"]) < (options.min_partitions or 0):
             told = self._ranges("minPartitions", options.min_partitions)
-        try:
+        with planning(options):
             stored = told_schema(options, told)
             check_fits(self._schema, stored, options.target)
             headers = self._headers(told)
-        except RiverError as error:
-            raise refused(self._recipe, error, options.target) from None
         if self._schema.names != stored.names:
             headers = [{**header, "columns": self._schema.names} for header in headers]
         return [RangePartition(header) for header in headers]

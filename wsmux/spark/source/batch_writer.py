@@ -13,11 +13,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ...rpc import RiverError
 from ..protocol import DATASET_SERVICE, TOPIC_SERVICE, Receipt
 from ..store.schemas import schema_bytes
 from .options import Options, bad_option
-from .planning import ask_once, refused
+from .planning import ask_once, planning
 from .task_writer import stage
 from .types import arrow_schema
 
@@ -47,10 +46,8 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._recipe = options.recipe()
         self._service = TOPIC_SERVICE if options.topic else DATASET_SERVICE
-        try:
+        with planning(options):
             self._schema = arrow_schema(schema)
-        except RiverError as error:
-            raise refused(self._recipe, error, options.target) from None
         begun = self._begin(overwrite)
         self._txn: str = begun["txn"]
         # The job was already committed, by an earlier run.

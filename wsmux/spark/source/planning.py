@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...exceptions import WsmuxError
@@ -15,7 +17,7 @@ from ..store.metadata import with_metadata
 from ..store.schemas import schema_of
 from .options import Options
 
-__all__ = ["ask", "ask_once", "offsets_at", "refused", "told_schema"]
+__all__ = ["ask", "ask_once", "offsets_at", "planning", "refused", "told_schema"]
 
 
 def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, Any]:
@@ -69,6 +71,15 @@ def told_schema(options: Options, told: dict[str, Any]) -> Any:
     return with_metadata(schema) if options.include_metadata else schema
 
 
-def refused(recipe: Recipe, error: RiverError, what: str) -> SparkError:
+def refused(options: Options, error: RiverError) -> SparkError:
     """Return the exception for an error found while planning, without a call."""
-    return SparkError(error.code, error.message, what, place(recipe.url))
+    return SparkError(error.code, error.message, options.target, place(options.recipe().url))
+
+
+@contextmanager
+def planning(options: Options) -> Iterator[None]:
+    """Raise an error that is found without a call as ``refused`` returns it."""
+    try:
+        yield
+    except RiverError as error:
+        raise refused(options, error) from None

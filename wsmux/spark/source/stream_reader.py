@@ -14,7 +14,6 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ...rpc import RiverError
 from ...runtime.logs import logger
 from ..errors import SparkError
 from ..protocol import TOPIC_SERVICE, Code, refusal
@@ -36,7 +35,7 @@ from .offsets import (
     upto,
 )
 from .options import Options
-from .planning import ask, offsets_at, refused, told_schema
+from .planning import ask, offsets_at, planning, refused, told_schema
 from .task_reader import read_batches
 from .types import arrow_schema, check_fits
 
@@ -78,10 +77,8 @@ class Follower(DataSourceStreamReader):
         self._told: list[str] = []
         self._idle: tuple[Heads | None, Any] = None, None
         self._most: list[int] | None = None
-        try:
+        with planning(options):
             self._schema = arrow_schema(schema)
-        except RiverError as error:
-            raise refused(self._recipe, error, options.target) from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_feed": None, "_idle": (None, None)}
@@ -111,10 +108,8 @@ class Follower(DataSourceStreamReader):
     def _check_schema(self, feed: OffsetFeed) -> None:
         feed.latest()  # first, as it raises better errors
         told = ask(feed.link, TOPIC_SERVICE, "describe", topic=self._topic)
-        try:
+        with planning(self._options):
             check_fits(self._schema, told_schema(self._options, told), self._options.target)
-        except RiverError as error:
-            raise refused(self._recipe, error, self._options.target) from None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new query.
@@ -127,13 +122,11 @@ class Follower(DataSourceStreamReader):
             found = offsets_at(options, options.starting_timestamp)
             self.stop()  # what was followed may not have come so far yet
         heads = self.heads()
-        try:
+        with planning(self._options):
             if found is None:
                 begin = starting(options.starting_offsets, LATEST, heads, "startingOffsets")
             else:
                 begin = at_time(found, heads, options.timestamp_strategy)
-        except RiverError as error:
-            raise refused(self._recipe, error, self._options.target) from None
         offsets = tuple(begin)
         return Position(self._topic, uuid.uuid4().hex, offsets, offsets).to_json()
 
@@ -199,10 +192,8 @@ class Follower(DataSourceStreamReader):
             self._feed = None
 
     def _position(self, values: Mapping[str, Any]) -> Position:
-        try:
+        with planning(self._options):
             return Position.of(values, self._topic)
-        except RiverError as error:
-            raise refused(self._recipe, error, self._options.target) from None
 
     def _note(self, told: list[str]) -> None:
         """Raise that rows were lost, or log it once."""
@@ -212,7 +203,7 @@ class Follower(DataSourceStreamReader):
         if self._options.fail_on_data_loss:
             advice = "set the option failOnDataLoss=false to continue without them"
             error = refusal(Code.OFFSETS_GONE, f"{text}; {advice}")
-            raise refused(self._recipe, error, self._options.target)
+            raise refused(self._options, error)
         if told != self._told:
             self._told = told
             _log.warning("%s: %s", self._options.target, text)

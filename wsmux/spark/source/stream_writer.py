@@ -16,12 +16,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ...rpc import RiverError
 from ..errors import SparkError
 from ..protocol import TOPIC_SERVICE, Receipt
 from ..store.schemas import schema_bytes
 from .options import Options, bad_option
-from .planning import ask, ask_once, refused
+from .planning import ask, ask_once, planning
 from .task_writer import stage
 from .types import arrow_schema
 
@@ -63,10 +62,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise bad_option("topics only support appending; use the output mode append")
         self._options = options
         self._recipe = options.recipe()
-        try:
+        with planning(options):
             self._schema = arrow_schema(schema)
-        except RiverError as error:
-            raise refused(self._recipe, error, options.target) from None
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage a partition of a batch, unless the batch was already committed; see ``stage``.

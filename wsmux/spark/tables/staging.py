@@ -29,11 +29,12 @@ from typing import Any, NamedTuple
 
 from ...config import MIB
 from ...rpc import RiverError
+from ...runtime.files import sync_path
 from ...runtime.lazy_imports import pa
 from ...runtime.logs import logger
 from ..protocol import Code, Receipt, refusal
 from ..store.base import Part
-from ..store.directory import read_object, real_directory, sync_path, write_new
+from ..store.directory import read_object, real_directory, write_new
 from ..store.schemas import first_line
 from .data_files import NewFile, remove_empty
 from .partitions import Piece, split

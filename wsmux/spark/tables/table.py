@@ -27,11 +27,12 @@ from ...exceptions import NoThreadError
 from ...rpc import RiverError
 from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
+from ...runtime.files import sync_path
 from ...runtime.lazy_imports import delta, pa
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
 from ..protocol import Code, refusal
-from ..store.directory import checked_path, real_directory, sync_path, write_new
+from ..store.directory import checked_path, real_directory, write_new
 from ..store.schemas import first_line
 from .actions import (
     REMOVED_AGE,

@@ -17,10 +17,10 @@ import redis as library
 
 from wsmux.storage.redis_client import FAILURES, redis_client
 
-from ..ports import free_port
-from ..programs import needs
-from ..scripted import WAIT
-from ..stopped_process import hold
+from .ports import free_port
+from .programs import needs
+from .stopped_process import hold
+from .timeouts import WAIT
 
 __all__ = ["RedisServer", "redis_server"]
 
