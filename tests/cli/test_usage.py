@@ -184,6 +184,15 @@ def test_the_command_line_imports_no_optional_package() -> None:
     assert done.stdout.decode().splitlines()[-1] == "[]"
 
 
+def test_a_subcommand_imports_no_other_one() -> None:
+    program = (
+        "import sys; from wsmux.cli.main import COMMANDS, main; main(['serve', '--help']); "
+        "print([name for name in COMMANDS if f'wsmux.cli.{name}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.decode().splitlines()[-1] == "['serve']"
+
+
 def test_a_reader_of_stdout_that_goes_away_causes_no_traceback() -> None:
     process = subprocess.Popen(
         command("serve", "--echo"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
