@@ -35,6 +35,7 @@ from ..helpers.bus.links import Running
 from ..helpers.bus.relays import Table, ask, identity
 from ..helpers.commands import run, running
 from ..helpers.raw_peer import WAIT
+from ..helpers.tables import each_case
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ def test_where_to_listen(text: str, expected: tuple[str, int]) -> None:
     assert host_and_port(text) == expected
 
 
+@each_case
 @pytest.mark.parametrize(
     "text",
     ["", "8080", ":8080", "host", "host:", "host:x", "host:70000", "host:1/x", "a@b:1", "[::]"],

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from wsmux.protocols import masking
 from wsmux.protocols.masking import Buffer, mask, python_mask, rotate
 
+from ..helpers.tables import each_case
+
 Masker = Callable[[Buffer, bytes], bytes]
 
 MASKERS = pytest.mark.parametrize(
@@ -45,6 +47,7 @@ def test_example_of_the_rfc_is_masked(masker: Masker) -> None:
     assert masker(b"Hello", KEY) == bytes.fromhex("7f9f4d5158")
 
 
+@each_case
 @MASKERS
 @pytest.mark.parametrize("size", [*range(10), 511, 512, 513, 514, 515, 1024, 65537])
 def test_every_size_is_masked(masker: Masker, size: int) -> None:

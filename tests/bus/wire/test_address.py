@@ -17,6 +17,8 @@ from wsmux.bus.wire.address import (
 )
 from wsmux.bus.wire.messages import AddressMessage, Envelope
 
+from ...helpers.tables import each_case
+
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 addresses = st.builds(Address, st.integers(1, MAX_TWIN), st.none() | texts)
 
@@ -53,6 +55,7 @@ BAD = [
 BAD_KEYS = ["", "stream", "stream:", "stream::", "stream:x", "1", "1:s", "Stream:1", " stream:1"]
 
 
+@each_case
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected an address 'twin' or 'twin:session'"):
