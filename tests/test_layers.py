@@ -139,8 +139,7 @@ def foreign(module: str) -> list[str]:
         top = name.split(".")[0]
         if top == "wsmux" or top in sys.stdlib_module_names:
             continue
-        masker = (module, name) == ("wsmux.protocols.masking", "websockets.speedups")
-        low = HEIGHT[folder(module)] <= HEIGHT["protocols"] and not masker
+        low = HEIGHT[folder(module)] <= HEIGHT["protocols"]
         handshake = top in HANDSHAKES and HEIGHT[folder(module)] < HEIGHT["handshake"]
         tools = top in TEST_TOOLS and module != "wsmux.testing.plugin"
         if low or handshake or tools:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
@@ -111,6 +112,26 @@ def test_masker_wrong_at_one_size_only_is_not_chosen(allowed: pytest.MonkeyPatch
 def test_missing_masker_leaves_ours(allowed: pytest.MonkeyPatch) -> None:
     allowed.setitem(sys.modules, "websockets.speedups", None)
     assert masking._choose() == (python_mask, False)
+
+
+@pytest.mark.parametrize("name", ["websockets", "websockets.speedups"])
+def test_a_package_that_is_not_installed_leaves_ours(
+    allowed: pytest.MonkeyPatch, name: str
+) -> None:
+    empty = ModuleType("websockets")
+    empty.__spec__ = ModuleSpec("websockets", None, is_package=True)
+    allowed.delitem(sys.modules, "websockets.speedups", raising=False)
+    allowed.setitem(sys.modules, "websockets", None if name == "websockets" else empty)
+    assert masking._choose() == (python_mask, False)
+
+
+def test_the_masker_is_loaded_without_its_package(allowed: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "websockets"]:
+        allowed.delitem(sys.modules, name)
+    masker, native = masking._choose()
+    assert native
+    assert masker(b"Hello", KEY) == bytes.fromhex("7f9f4d5158")
+    assert "websockets" not in sys.modules
 
 
 def test_environment_can_force_ours(monkeypatch: pytest.MonkeyPatch) -> None:
