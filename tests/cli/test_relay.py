@@ -33,7 +33,7 @@ from wsmux.runtime.deadline import Deadline
 
 from ..helpers.bus.links import Running
 from ..helpers.bus.relays import Table, ask, identity
-from ..helpers.commands import run, running
+from ..helpers.commands import run, run_here, running
 from ..helpers.raw_peer import WAIT
 from ..helpers.tables import each_case
 
@@ -163,7 +163,7 @@ def test_a_cached_twin_is_no_more_blocks_behind(threshold: int | None, life: flo
 )
 def test_wrong_usage_is_told(twins: str, arguments: list[str], text: bytes) -> None:
     given = [twins if each == "TWINS" else each for each in arguments]
-    done = run("relay", "--listen", "127.0.0.1:0", *given)
+    done = run_here("relay", "--listen", "127.0.0.1:0", *given)
     assert (done.returncode, done.stdout) == (2, b"")
     assert text.lower() in done.stderr.lower()
     assert b"Traceback" not in done.stderr
