@@ -20,6 +20,8 @@ from wsmux.config import (
     Unchosen,
 )
 
+from .helpers.tables import each_case
+
 NO_LIMITS = ("recording", "trusted_proxies")
 LIMITS = [field.name for field in fields(Config) if field.name not in NO_LIMITS]
 OPTIONAL = [
@@ -101,28 +103,33 @@ def test_config_can_be_shared_as_a_key() -> None:
     assert {Config(): 1}[Config()] == 1
 
 
+@each_case
 @every_field
 def test_zero_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"^Config.{name} must be above 0, not 0$"):
         config(**{name: 0})
 
 
+@each_case
 @pytest.mark.parametrize("name", [name for name in LIMITS if name != "max_message_size"])
 def test_one_is_taken(name: str) -> None:
     assert getattr(config(**{name: 1}), name) == 1
 
 
+@each_case
 @every_field
 def test_negative_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"^Config.{name} must be above 0, not -1$"):
         config(**{name: -1})
 
 
+@each_case
 @pytest.mark.parametrize("name", OPTIONAL)
 def test_none_lifts_the_limit(name: str) -> None:
     assert getattr(config(**{name: None}), name) is None
 
 
+@each_case
 @pytest.mark.parametrize("name", [name for name in LIMITS if name not in OPTIONAL])
 def test_none_is_refused_where_a_limit_must_be(name: str) -> None:
     with pytest.raises(ValueError, match=f"^Config.{name} cannot be None$"):
@@ -177,6 +184,7 @@ def test_a_recording_is_nothing_else(value: object) -> None:
         config(recording=value)
 
 
+@each_case
 @pytest.mark.parametrize("name", ["frames", "payload", "files"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "many"])
 def test_the_bounds_of_a_recording_are_whole_numbers_above_0(name: str, value: object) -> None:

@@ -37,6 +37,8 @@ from wsmux.exceptions import (
     protocol_failure,
 )
 
+from .helpers.tables import each_case
+
 EXAMPLES = [
     WsmuxError("something"),
     ProtocolError("a rule", 1003),
@@ -82,12 +84,14 @@ def test_docstring_draws_every_public_error() -> None:
     assert [name for name in PUBLIC if f"{name} " not in exceptions.__doc__] == []
 
 
+@each_case
 @every_error
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickle_keeps_words_and_fields(error: WsmuxError, protocol: int) -> None:
     assert state(pickle.loads(pickle.dumps(error, protocol))) == state(error)
 
 
+@each_case
 @every_error
 def test_copy_keeps_words_and_fields(error: WsmuxError) -> None:
     assert state(copy.copy(error)) == state(error)
@@ -105,6 +109,7 @@ def test_pickle_keeps_a_side_set_on_the_instance() -> None:
     assert pickle.loads(pickle.dumps(error)).side == "local"
 
 
+@each_case
 @pytest.mark.parametrize(
     ("child", "parent"),
     [
@@ -138,6 +143,7 @@ def test_class_is_caught_as(child: type[Exception], parent: type[Exception]) -> 
     assert issubclass(child, parent)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("error", "side"),
     [
@@ -213,6 +219,7 @@ def test_closed_error_carries_code_reason_and_side() -> None:
     assert (error.code, error.reason, error.side) == (1008, "no", "remote")
 
 
+@each_case
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -252,6 +259,7 @@ def test_error_reads_as(error: WsmuxError, text: str) -> None:
     assert str(error) == text
 
 
+@each_case
 @pytest.mark.parametrize(
     ("code", "meaning"),
     [
@@ -276,6 +284,7 @@ def test_close_code_means(code: int, meaning: str) -> None:
     assert str(ConnectionClosed(code)) == f"connection closed with code {code} ({meaning})"
 
 
+@each_case
 @pytest.mark.parametrize("code", CloseCode)
 def test_a_named_close_code_prints_as_its_number(code: CloseCode) -> None:
     number = str(int(code))
@@ -285,6 +294,7 @@ def test_a_named_close_code_prints_as_its_number(code: CloseCode) -> None:
     assert f"code {number} (" in str(ConnectionClosed(code))
 
 
+@each_case
 @pytest.mark.parametrize("code", CloseCode)
 def test_the_code_of_an_error_is_a_plain_number(code: CloseCode) -> None:
     for error in (ProtocolError("a rule", code), FrameError("cut", code), closed_error(code)):

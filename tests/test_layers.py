@@ -15,7 +15,7 @@ from functools import cache
 from typing import NamedTuple
 
 from .helpers.pure_modules import PURE, ROOT
-from .helpers.tables import each_row
+from .helpers.tables import each_case, each_row
 
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -139,8 +139,7 @@ def foreign(module: str) -> list[str]:
         top = name.split(".")[0]
         if top == "wsmux" or top in sys.stdlib_module_names:
             continue
-        masker = (module, name) == ("wsmux.protocols.masking", "websockets.speedups")
-        low = HEIGHT[folder(module)] <= HEIGHT["protocols"] and not masker
+        low = HEIGHT[folder(module)] <= HEIGHT["protocols"]
         handshake = top in HANDSHAKES and HEIGHT[folder(module)] < HEIGHT["handshake"]
         tools = top in TEST_TOOLS and module != "wsmux.testing.plugin"
         if low or handshake or tools:
@@ -181,6 +180,7 @@ def circles(kinds: set[str]) -> list[set[str]]:
     return [each for each in found if len(each) > 1]
 
 
+@each_case
 @each_row(name for name in MODULES if name != FACADE)
 def test_module_imports_only_what_stands_below_it(module: str) -> None:
     assert upward(module) == []
@@ -208,6 +208,7 @@ def reached(module: str) -> set[str]:
     return found
 
 
+@each_case
 @each_row(PURE)
 def test_pure_module_imports_no_threads_sockets_or_clocks(path: str) -> None:
     module = f"wsmux/{path}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")

@@ -35,6 +35,7 @@ from ..helpers.every_server import NO_SUBPROTOCOL, Place, memory
 from ..helpers.inside import counted, waited_for
 from ..helpers.raw_peer import WAIT, in_thread, read_head, request, wait_for
 from ..helpers.rpc.procedures import Gate, offered
+from ..helpers.tables import each_case
 from ..helpers.waiting import threads_of
 from ..helpers.werkzeug_server import serving
 
@@ -455,6 +456,7 @@ FAILURES = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("said", FAILURES.values(), ids=FAILURES.keys())
 def test_whoever_fails_is_counted_down(kind: str, said: bytes) -> None:

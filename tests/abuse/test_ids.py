@@ -29,6 +29,7 @@ from ..helpers.raw_peer import (
     message,
     uint32,
 )
+from ..helpers.tables import each_case
 from ..helpers.wires import NAMES, WIRES
 
 # The last ids of each wire: the highest that the client's parity and the server's can have.
@@ -172,6 +173,7 @@ CASES = [
 ]
 
 
+@each_case
 @pytest.mark.parametrize(("role", "case"), CASES)
 def test_a_wrong_id_ends_the_connection_with_1002(role: str, case: Wrong) -> None:
     with meet(role, protocol=case.protocol) as met:

@@ -24,6 +24,7 @@ from ..helpers.bus.relays import Table
 from ..helpers.carriers import SERVERS, WsgiServers
 from ..helpers.every_server import KINDS, Place, under_wsgi
 from ..helpers.request_heads import LIKE_LISTED, LISTED
+from ..helpers.tables import each_case
 
 # What resembles the origin of the server itself, by its host and port.
 LIKE_OWN = {
@@ -117,6 +118,7 @@ TAKERS: dict[str, Callable[[Any], object]] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("taker", TAKERS)
 @pytest.mark.parametrize("origins", ["https://*.example.org", "*", b"https://example.org"])
 def test_a_single_string_of_origins_is_refused_at_once(taker: str, origins: Any) -> None:
@@ -141,6 +143,7 @@ def test_origins_of_an_iterator_hold_for_every_client(kind: str) -> None:
         assert [place.status("https://evil.example") for _ in range(3)] == [403, 403, 403]
 
 
+@each_case
 @pytest.mark.parametrize(
     "origin",
     [

@@ -27,6 +27,7 @@ from wsmux.runtime.backoff import delay_after
 
 from ..helpers.ports import free_port
 from ..helpers.raw_peer import request, wait_for
+from ..helpers.tables import each_case
 
 CLIENTS = 1000
 
@@ -119,6 +120,7 @@ def test_a_short_outage_brings_them_back_soon(kind: str) -> None:
     assert came.most_within(0.2) <= CLIENTS // 5
 
 
+@each_case
 @pytest.mark.parametrize("outage", [0.0, 1.0, 3.0, 10.0, 60.0])
 @pytest.mark.parametrize("kind", CLIENT_KINDS)
 def test_those_that_are_turned_away_are_no_second_wave(kind: str, outage: float) -> None:

@@ -22,6 +22,8 @@ from wsmux.bus.errors import (
 )
 from wsmux.exceptions import WsmuxError
 
+from ..helpers.tables import each_case
+
 ERRORS = [
     BusError(104, "bad signature", twin=5, retry_safe=True),
     BusError(0, ""),
@@ -54,17 +56,20 @@ def name_of(error: BusError) -> str:
     return f"{type(error).__name__}-{error.code}"
 
 
+@each_case
 @pytest.mark.parametrize("error", ERRORS, ids=name_of)
 def test_an_error_is_pickled_with_its_fields(error: BusError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
+@each_case
 @pytest.mark.parametrize("error", ERRORS, ids=name_of)
 def test_an_error_is_copied_with_its_fields(error: BusError) -> None:
     assert vars(copy.copy(error)) == vars(error)
 
 
+@each_case
 @pytest.mark.parametrize("error", ERRORS, ids=name_of)
 def test_an_error_is_one_of_the_package(error: BusError) -> None:
     assert isinstance(error, WsmuxError)
@@ -98,6 +103,7 @@ def test_a_timeout_is_the_builtin_one_too() -> None:
     assert (error.code, error.twin, error.retry_safe) == (102, 5, False)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("code", "twin", "safe"),
     [

@@ -13,7 +13,7 @@ from wsmux.bus import FileTwins, serve_relay
 from wsmux.bus.twins.records import twin_record
 
 from ..helpers.bus.people import DOMAIN, person, table_of
-from ..helpers.commands import run, running
+from ..helpers.commands import run, run_here, running
 
 ALICE, BOB = person(1), person(3)
 
@@ -82,7 +82,7 @@ def test_wrong_usage_is_told(twins: str, changes: dict[str, str | None], text: s
         "--redis": "redis://localhost:9",
     }
     options = [part for name, value in (given | changes).items() if value for part in (name, value)]
-    result = run("peer", *options)
+    result = run_here("peer", *options)
     assert result.returncode == 2
     assert text in result.stderr.decode()
     assert SECRET not in result.stderr.decode()

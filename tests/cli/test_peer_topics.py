@@ -13,7 +13,7 @@ from wsmux.bus import Client, FileTwins, RelayServer, serve_relay
 from wsmux.bus.twins.records import twin_record
 
 from ..helpers.bus.people import DOMAIN, person, table_of
-from ..helpers.commands import run, subscribed
+from ..helpers.commands import run, run_here, subscribed
 
 ALICE, BOB = person(1), person(3)
 
@@ -90,7 +90,7 @@ def test_what_is_no_printable_text_stays_on_a_line(
 def test_failures_say_why(
     options: tuple[str, ...], arguments: tuple[str, ...], status: int, text: str
 ) -> None:
-    done = run("peer", *arguments, *options)
+    done = run_here("peer", *arguments, *options)
     assert (done.returncode, done.stdout) == (status, b"")
     assert text in done.stderr.decode()
 

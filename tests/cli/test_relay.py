@@ -33,8 +33,9 @@ from wsmux.runtime.deadline import Deadline
 
 from ..helpers.bus.links import Running
 from ..helpers.bus.relays import Table, ask, identity
-from ..helpers.commands import run, running
+from ..helpers.commands import run, run_here, running
 from ..helpers.raw_peer import WAIT
+from ..helpers.tables import each_case
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ def test_where_to_listen(text: str, expected: tuple[str, int]) -> None:
     assert host_and_port(text) == expected
 
 
+@each_case
 @pytest.mark.parametrize(
     "text",
     ["", "8080", ":8080", "host", "host:", "host:x", "host:70000", "host:1/x", "a@b:1", "[::]"],
@@ -161,7 +163,7 @@ def test_a_cached_twin_is_no_more_blocks_behind(threshold: int | None, life: flo
 )
 def test_wrong_usage_is_told(twins: str, arguments: list[str], text: bytes) -> None:
     given = [twins if each == "TWINS" else each for each in arguments]
-    done = run("relay", "--listen", "127.0.0.1:0", *given)
+    done = run_here("relay", "--listen", "127.0.0.1:0", *given)
     assert (done.returncode, done.stdout) == (2, b"")
     assert text.lower() in done.stderr.lower()
     assert b"Traceback" not in done.stderr

@@ -37,6 +37,7 @@ from ..helpers.commands import PATIENCE, command
 from ..helpers.commands import run as run_apart
 from ..helpers.ports import free_port
 from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.tables import each_case
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import serving
 
@@ -329,6 +330,7 @@ def test_json_is_read_in_the_forms_of_river(text: str, value: Any) -> None:
     assert (read, type(read)) == (value, type(value))
 
 
+@each_case
 @pytest.mark.parametrize(
     "text",
     [

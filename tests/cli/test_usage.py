@@ -14,7 +14,7 @@ import wsmux
 from wsmux.cli.addresses import url
 from wsmux.cli.main import guarded, main
 
-from ..helpers.commands import command, run
+from ..helpers.commands import command, run, run_here
 
 
 def test_version_goes_to_stdout() -> None:
@@ -157,7 +157,7 @@ def test_a_scheme_in_capitals_is_taken() -> None:
     ids=" ".join,
 )
 def test_usage_that_is_found_wrong_later_ends_with_2_too(arguments: list[str]) -> None:
-    done = run(*arguments)
+    done = run_here(*arguments)
     assert done.returncode == 2
     assert done.stdout == b""
     assert done.stderr.startswith(f"wsmux {arguments[0]}: ".encode())
@@ -169,8 +169,8 @@ def test_usage_that_is_found_wrong_later_ends_with_2_too(arguments: list[str]) -
     ["serve", "cat", "bridge", "doctor", "inspect", "replay", "rpc", "tables", "demo", "bench"],
 )
 def test_help_names_every_subcommand(name: str) -> None:
-    assert name in run("--help").stdout.decode()
-    done = run(name, "--help")
+    assert name in run_here("--help").stdout.decode()
+    done = run_here(name, "--help")
     assert done.returncode == 0
     assert f"usage: wsmux {name}" in done.stdout.decode()
 
@@ -182,6 +182,15 @@ def test_the_command_line_imports_no_optional_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.decode().splitlines()[-1] == "[]"
+
+
+def test_a_subcommand_imports_no_other_one() -> None:
+    program = (
+        "import sys; from wsmux.cli.main import COMMANDS, main; main(['serve', '--help']); "
+        "print([name for name in COMMANDS if f'wsmux.cli.{name}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.decode().splitlines()[-1] == "['serve']"
 
 
 def test_a_reader_of_stdout_that_goes_away_causes_no_traceback() -> None:
@@ -217,7 +226,7 @@ def test_a_server_that_is_not_there_is_named_with_what_to_check(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"{scheme}://127.0.0.1:{free.getsockname()[1]}/"
-        done = run(*(url if word == "URL" else word for word in arguments))
+        done = run_here(*(url if word == "URL" else word for word in arguments))
     told = done.stderr.decode()
     assert done.returncode == 1
     assert told.startswith(f"wsmux {arguments[0]}: cannot connect to {url}")

@@ -19,6 +19,8 @@ from ..helpers.ports import free_port
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
+pytestmark = pytest.mark.tools
+
 PAGE = (ROOT / "docs" / "tutorial-names.md").read_text()
 
 # The total of 300 orders: 90 % of 0 + 20, 1 + 20 and so on.

@@ -12,6 +12,7 @@ import wsmux
 from wsmux.endpoints.http11 import CHUNK, HOP_BY_HOP, MAX_HEAD, Exchange, end_to_end
 
 from ..helpers.scripted import WAIT
+from ..helpers.tables import each_case
 
 HOST = ("Host", "a.test")
 
@@ -55,6 +56,7 @@ def ends() -> Iterator[Ends]:
 # Headers
 
 
+@each_case
 @pytest.mark.parametrize("name", sorted(HOP_BY_HOP))
 def test_what_concerns_one_connection_is_not_for_the_other_end(name: bytes) -> None:
     assert end_to_end([(name.title(), b"x"), (b"X-A", b"1")]) == [(b"x-a", b"1")]

@@ -33,6 +33,7 @@ from ..helpers.raw_peer import (
     read_head,
     response,
 )
+from ..helpers.tables import each_case
 
 WIRES = pytest.mark.parametrize("protocol", ["yamux", "bymux"])
 BOTH = pytest.mark.parametrize("role", ROLES)
@@ -126,6 +127,7 @@ def conversation(protocol: str, role: str) -> Iterator[tuple[Meeting, Other, int
         yield meeting, other, stream_id
 
 
+@each_case
 @WIRES
 @BOTH
 @pytest.mark.parametrize("cut", CUTS)
@@ -223,6 +225,7 @@ def frames_to_the_close(peer: RawPeer) -> tuple[bytes, int, str]:
 GRANT = {"yamux": b"", "bymux": bytes.fromhex("110400")}
 
 
+@each_case
 @pytest.mark.parametrize(
     ("protocol", "code", "said"),
     [

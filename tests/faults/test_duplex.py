@@ -15,6 +15,7 @@ import wsmux
 
 from ..helpers.certificates import Certificates
 from ..helpers.raw_peer import WAIT, in_thread
+from ..helpers.tables import each_case
 from ..helpers.wires import NAMES
 
 BUFFERS = 4096
@@ -98,6 +99,7 @@ def ping_often(connection: wsmux.Connection) -> None:
         connection.ping(WAIT)
 
 
+@each_case
 @pytest.mark.parametrize("protocol", NAMES)
 @pytest.mark.parametrize("join", [plain, tls])
 @pytest.mark.parametrize("run", range(10))

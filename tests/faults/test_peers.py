@@ -36,6 +36,7 @@ from ..helpers.raw_peer import (
     uint32,
     wait_for,
 )
+from ..helpers.tables import each_case
 
 BUFFERS = 4096
 ENDLESS = 2**31
@@ -535,6 +536,7 @@ def read_to_end(stream: wsmux.Stream) -> tuple[bytes, BaseException | None]:
     return bytes(data), None
 
 
+@each_case
 @pytest.mark.parametrize("how", ["fin", "reset"])
 @pytest.mark.parametrize("cut", cuts(23))
 @BOTH_ROLES
@@ -582,6 +584,7 @@ def speak(stream: wsmux.Stream, data: bytes) -> None:
     raise AssertionError("the peer never ended its half")
 
 
+@each_case
 @pytest.mark.parametrize("how", ["fin", "reset"])
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 5, 9, 100, 254, 256, 500, 900, 1020])
 @BOTH_ROLES

@@ -24,6 +24,7 @@ from wsmux.flask import Mux, debug_blueprint
 from ..helpers.carriers import Ends
 from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
+from ..helpers.tables import each_case
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import serving
@@ -69,6 +70,7 @@ def test_without_a_token_or_a_judge_nobody_sees_anything(path: str) -> None:
         assert "neither token= nor authorize=" in answer.text
 
 
+@each_case
 @BOTH
 @pytest.mark.parametrize(
     "headers",

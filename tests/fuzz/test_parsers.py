@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ..helpers.tables import each_case
 from .__main__ import NAMES
 from .corpus import read, regressions
 from .harnesses import HARNESSES
@@ -21,6 +22,7 @@ def test_the_command_knows_every_parser() -> None:
     assert set(NAMES) == set(HARNESSES)
 
 
+@each_case
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_are_borne(name: str) -> None:
     """Those that once broke a parser are among them; they lead to answers of several kinds."""

@@ -23,6 +23,8 @@ from wsmux.tunnel.errors import TunnelError
 from wsmux.tunnel.remote import RemoteProcess
 from wsmux.tunnel.request_head import Request, encode_request
 
+from ..helpers.tables import each_case
+
 URL = "ws://127.0.0.1:1"
 
 # Where a user passes headers.
@@ -64,6 +66,7 @@ WRONG_TYPES: dict[str, Any] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("given", WRONG.values(), ids=WRONG.keys())
 def test_a_header_that_none_can_be_is_refused_without_being_shown(place: str, given: Any) -> None:
@@ -73,6 +76,7 @@ def test_a_header_that_none_can_be_is_refused_without_being_shown(place: str, gi
     assert refused.value.__cause__ is None
 
 
+@each_case
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("given", WRONG_TYPES.values(), ids=WRONG_TYPES.keys())
 def test_a_header_that_is_no_string_is_refused(place: str, given: Any) -> None:
@@ -95,6 +99,7 @@ def test_headers_that_can_be_sent_are_kept_as_they_are() -> None:
     assert header_lines(lines) == lines
 
 
+@each_case
 @pytest.mark.parametrize("name", ["cookie", "host", "origin"])
 @pytest.mark.parametrize("place", ["connect", "rpc.connect"])
 @pytest.mark.parametrize(
@@ -111,6 +116,7 @@ def test_an_option_that_becomes_a_header_is_checked_as_one(
     assert "secret" not in str(refused.value)
 
 
+@each_case
 @pytest.mark.parametrize("path", ["/a\r\nX-Y: z", "/a b", "/\0", "/a\tb", "/?a\n", "/\ud800"])
 @pytest.mark.parametrize(
     "take",

@@ -7,6 +7,7 @@ import pytest
 from wsmux.handshake.origin import origin_allowed
 
 from ..helpers.request_heads import LIKE_LISTED, LISTED
+from ..helpers.tables import each_case
 
 HOST = "app.example"
 
@@ -25,6 +26,7 @@ def test_a_star_lets_every_origin_in(origin: str, allowed: list[str]) -> None:
     assert origin_allowed(origin, HOST, False, allowed)
 
 
+@each_case
 @pytest.mark.parametrize("name", LIKE_LISTED)
 def test_what_resembles_a_listed_origin_is_refused(name: str) -> None:
     assert not origin_allowed(LIKE_LISTED[name], HOST, True, [LISTED])
@@ -48,6 +50,7 @@ def test_with_a_list_the_own_origin_does_not_count() -> None:
     assert not origin_allowed("http://app.example", HOST, False, [])
 
 
+@each_case
 @pytest.mark.parametrize(
     ("origin", "host", "secure"),
     [
@@ -68,6 +71,7 @@ def test_the_own_origin_may_connect(origin: str, host: str, secure: bool) -> Non
     assert origin_allowed(origin, host, secure, None)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("origin", "host", "secure"),
     [
@@ -89,6 +93,7 @@ def test_another_scheme_host_or_port_is_another_origin(
     assert not origin_allowed(origin, host, secure, None)
 
 
+@each_case
 @pytest.mark.parametrize(
     "origin",
     [

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import IO, Any
+
+from wsmux.cli.main import main
 
 # A test fails rather than hangs.
 PATIENCE = 120.0
@@ -35,6 +39,22 @@ def run(
     stdin |= {"stdin": options.pop("stdin")} if "stdin" in options else {}
     options = {"timeout": PATIENCE} | options
     return subprocess.run(program, capture_output=True, check=False, **stdin, **options)
+
+
+def run_here(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command that ends by itself and reads nothing, in this process: none has to start."""
+    output, errors = io.StringIO(), io.StringIO()
+    root, handler = logging.getLogger(), signal.getsignal(signal.SIGTERM)
+    handlers, level = root.handlers[:], root.level
+    try:
+        with redirect_stdout(output), redirect_stderr(errors):
+            status = main(arguments)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    said, complained = output.getvalue().encode(), errors.getvalue().encode()
+    return subprocess.CompletedProcess(arguments, status, said, complained)
 
 
 def children(process: subprocess.Popen[bytes]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,7 +30,8 @@ EPOCH = b"epoch of 16 byte"
 def pattern(start: int, stop: int) -> bytes:
     """Return bytes of which each eight are their own offset."""
     first = start // 8
-    whole = b"".join(place.to_bytes(8, "big") for place in range(8 * first, stop + 8, 8))
+    places = range(8 * first, stop + 8, 8)
+    whole = struct.pack(f">{len(places)}Q", *places)
     return whole[start - 8 * first : stop - 8 * first]
 
 

@@ -17,6 +17,7 @@ def test_nothing_of_an_ended_connection_is_alive(protocol: str, how: str) -> Non
     assert figures["alive"] == {}
 
 
+@pytest.mark.tools
 def test_a_thousand_connections_come_and_go_in_the_same_memory(tell: Tell) -> None:
     figures = run("ended_connections", "wsmux", 1000, "close", limit=300)
     tell(f"{figures['grown_mb']:.1f} MB in 800 connections, {figures['seconds']:.1f} s")

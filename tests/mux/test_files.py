@@ -293,21 +293,26 @@ WRONG = {
 }
 
 
-def mypy(text: str, place: Path) -> str:
+def mypy(text: str, place: Path, cache: Path) -> str:
     """Return what mypy complains of in a module."""
     (place / "checked.py").write_text(text)
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent"]
-    command += ["--cache-dir", str(place / "cache"), "checked.py"]
+    command += ["--cache-dir", str(cache), "checked.py"]
     root = str(Path(wsmux.__file__).parent.parent)
     environment = {**os.environ, "MYPYPATH": root}
     run = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
     return "" if run.returncode == 0 else run.stdout + run.stderr
 
 
-def test_mypy_knows_the_file_of_each_mode_and_finds_wrong_uses(tmp_path: Path) -> None:
-    assert mypy(TYPES, tmp_path) == ""
+def test_mypy_knows_the_file_of_each_mode_and_finds_wrong_uses(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    # What it knows of the package is kept for the next run, where pytest keeps anything.
+    kept = getattr(pytestconfig, "cache", None)
+    cache = tmp_path / "cache" if kept is None else Path(kept.mkdir("mypy"))
+    assert mypy(TYPES, tmp_path, cache) == ""
     uses = "".join(f"    {use}\n" for use, _ in WRONG.values())
     first = TYPES.count("\n") + 1
-    found = mypy(TYPES + uses, tmp_path)
+    found = mypy(TYPES + uses, tmp_path, cache)
     for line, (_, complaint) in enumerate(WRONG.values(), first):
         assert re.search(rf"checked.py:{line}: error: .*{re.escape(complaint)}", found), found

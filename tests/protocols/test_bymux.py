@@ -62,6 +62,7 @@ from ..helpers.machine_pairs import (
     other,
     outbox,
 )
+from ..helpers.tables import each_case
 
 OVER = HalfState(closed=True, stopped=True)
 
@@ -573,6 +574,7 @@ def test_writes_on_different_streams_are_different_pieces(role: Role) -> None:
     ]
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("cut", range(1, 6))
 def test_a_piece_ends_where_a_packet_is_cut(role: Role, cut: int) -> None:
@@ -1232,6 +1234,7 @@ def test_the_highest_id_of_the_start_tells_what_is_used_again(role: Role) -> Non
     assert all_events(machine) == [StreamOpened(middle + 2**64), StreamOpened(high + 2)]
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize(

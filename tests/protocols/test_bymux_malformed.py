@@ -50,7 +50,7 @@ from ..helpers.bymux_wire import (
 from ..helpers.inside import state_of
 from ..helpers.machine_pairs import id_of, lift_budgets, other, outbox
 from ..helpers.memory_sizes import held
-from ..helpers.tables import each_row
+from ..helpers.tables import each_case, each_row
 
 LONGEST_REASON = 123  # bytes of a close frame's reason: the sentence is sent in it
 KIB = 1024
@@ -703,6 +703,7 @@ def flood(machine: BymuxProtocol, wire: Callable[[int], bytes], rounds: range) -
         outbox(machine)
 
 
+@each_case
 @pytest.mark.parametrize("name", [*FLOODS, *ANSWERED_FLOODS])
 def test_a_flood_leaves_nothing_behind(name: str) -> None:
     start, wire = (FLOODS | ANSWERED_FLOODS)[name]
@@ -714,6 +715,7 @@ def test_a_flood_leaves_nothing_behind(name: str) -> None:
     assert abs(held(machine) - before) < SMALL
 
 
+@each_case
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_flood_in_one_message_is_not_held(name: str) -> None:
     start, wire = FLOODS[name]

@@ -21,6 +21,8 @@ from wsmux.protocols.bymux_packets import (
     encode_head,
 )
 
+from ..helpers.tables import each_case
+
 IDS = st.none() | st.integers(0, MAX_NUMBER)
 
 
@@ -96,6 +98,7 @@ def test_bits_without_a_meaning_are_not_looked_at() -> None:
     assert read([bytes([PING << 5 | 0x10 | 0x0F])]) == [Packet(PING, None, 0, None)]
 
 
+@each_case
 @pytest.mark.parametrize("header", range(0xC0, 0x100))
 def test_the_types_6_and_7_do_not_exist(header: int) -> None:
     with pytest.raises(FrameError, match=f"packet of the undefined type {header >> 5}"):

@@ -13,6 +13,7 @@ from wsmux.protocols.events import (
 
 from ..helpers.bymux_wire import fresh, of
 from ..helpers.machine_pairs import outbox
+from ..helpers.tables import each_case
 from ..helpers.vectors.bymux import CONVERSATIONS, WINDOW, Call, Conversation
 
 
@@ -49,6 +50,7 @@ def play(conversation: Conversation, machine: BymuxProtocol, chunk: int) -> tupl
     return events, ""
 
 
+@each_case
 @pytest.mark.parametrize("chunk", [1, 2, 3, 2**20])
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_conversation(name: str, chunk: int) -> None:

@@ -32,6 +32,7 @@ from wsmux.protocols.durable import (
     Refused,
 )
 
+from ..helpers.tables import each_case
 from ..helpers.vectors.durable import FRAMES, ILLEGAL, Vector
 
 EPOCH = bytes.fromhex("e0e1e2e3e4e5e6e7e8e9eaebecedeeef")
@@ -200,6 +201,7 @@ def test_there_is_a_vector_of_each_frame_and_each_refusal() -> None:
     }
 
 
+@each_case
 @pytest.mark.parametrize("vector", ILLEGAL, ids=name_of)
 @pytest.mark.parametrize("step", [1, 7, 10**6], ids=["bytes", "sevens", "whole"])
 def test_what_is_illegal_raises_however_it_is_cut(vector: Vector, step: int) -> None:
@@ -240,6 +242,7 @@ def test_the_longest_name_and_the_largest_size_can_be_said() -> None:
     assert DurableReceiver().receive(DurableSender(*opened).open()) == [opened]
 
 
+@each_case
 @pytest.mark.parametrize(
     "call",
     [

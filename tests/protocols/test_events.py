@@ -9,6 +9,8 @@ import pytest
 from wsmux.protocols import events
 from wsmux.protocols.events import Event, StreamEnded, StreamFinished
 
+from ..helpers.tables import each_case
+
 KINDS: tuple[Any, ...] = get_args(Event)
 EACH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
@@ -22,6 +24,7 @@ def test_every_event_that_is_offered_is_one_that_a_machine_reports() -> None:
     assert {kind.__name__ for kind in KINDS} == {*events.__all__} - {"Event"}
 
 
+@each_case
 @EACH
 def test_an_event_cannot_be_changed(kind: Any) -> None:
     event = made(kind)
@@ -30,12 +33,14 @@ def test_an_event_cannot_be_changed(kind: Any) -> None:
             setattr(event, name, 5)
 
 
+@each_case
 @EACH
 def test_an_event_is_equal_to_its_like_and_hashes_as_it(kind: Any) -> None:
     assert made(kind) == made(kind)
     assert len({made(kind), made(kind)}) == 1
 
 
+@each_case
 @EACH
 def test_what_belongs_to_a_stream_names_it_first(kind: Any) -> None:
     assert "stream_id" not in kind._fields[1:]

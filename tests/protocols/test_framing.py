@@ -29,6 +29,7 @@ from wsmux.protocols.websocket import WebSocketFraming
 
 from ..helpers.examples import examples
 from ..helpers.machine_pairs import BOTH_ROLES, feed, native, other
+from ..helpers.tables import each_case
 
 LIMIT = 2**20
 WIDTHS = pytest.mark.parametrize("width", [1, 2])
@@ -122,6 +123,7 @@ def test_longer_form_of_a_length_is_accepted(length: str) -> None:
     assert frames == [(Opcode.BINARY, of("0000 68656c6c6f"))]
 
 
+@each_case
 @WIDTHS
 @CHUNKS
 @pytest.mark.parametrize("kind", [Opcode.CLOSE, Opcode.PING, Opcode.PONG])
@@ -172,6 +174,7 @@ def test_limit_counts_one_message_at_a_time() -> None:
     assert len(feed(framing, (of("0000 4062") + bytes(98)) * 3)) == 3
 
 
+@each_case
 @CHUNKS
 @pytest.mark.parametrize("length", ["4063", "80000063", "ffffffffffffffff"])
 def test_message_above_the_limit_is_refused_by_its_head_alone(
@@ -606,6 +609,7 @@ def test_machines_understand_each_other_over_a_byte_stream(role: Role, chunk: in
 # No framing at all
 
 
+@each_case
 @CHUNKS
 @pytest.mark.parametrize("size", SIZES)
 def test_bytes_without_framing_come_in_as_they_are(size: int, chunk: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from wsmux.protocols import masking
 from wsmux.protocols.masking import Buffer, mask, python_mask, rotate
+
+from ..helpers.tables import each_case
 
 Masker = Callable[[Buffer, bytes], bytes]
 
@@ -45,6 +48,7 @@ def test_example_of_the_rfc_is_masked(masker: Masker) -> None:
     assert masker(b"Hello", KEY) == bytes.fromhex("7f9f4d5158")
 
 
+@each_case
 @MASKERS
 @pytest.mark.parametrize("size", [*range(10), 511, 512, 513, 514, 515, 1024, 65537])
 def test_every_size_is_masked(masker: Masker, size: int) -> None:
@@ -108,6 +112,26 @@ def test_masker_wrong_at_one_size_only_is_not_chosen(allowed: pytest.MonkeyPatch
 def test_missing_masker_leaves_ours(allowed: pytest.MonkeyPatch) -> None:
     allowed.setitem(sys.modules, "websockets.speedups", None)
     assert masking._choose() == (python_mask, False)
+
+
+@pytest.mark.parametrize("name", ["websockets", "websockets.speedups"])
+def test_a_package_that_is_not_installed_leaves_ours(
+    allowed: pytest.MonkeyPatch, name: str
+) -> None:
+    empty = ModuleType("websockets")
+    empty.__spec__ = ModuleSpec("websockets", None, is_package=True)
+    allowed.delitem(sys.modules, "websockets.speedups", raising=False)
+    allowed.setitem(sys.modules, "websockets", None if name == "websockets" else empty)
+    assert masking._choose() == (python_mask, False)
+
+
+def test_the_masker_is_loaded_without_its_package(allowed: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "websockets"]:
+        allowed.delitem(sys.modules, name)
+    masker, native = masking._choose()
+    assert native
+    assert masker(b"Hello", KEY) == bytes.fromhex("7f9f4d5158")
+    assert "websockets" not in sys.modules
 
 
 def test_environment_can_force_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ from ..helpers.machine_pairs import (
     snapshot,
     uint32,
 )
+from ..helpers.tables import each_case
 
 BOTH_PUMPS = pytest.mark.parametrize("single", [False, True], ids=["whole", "one-at-a-time"])
 MIB = 2**20
@@ -258,6 +259,7 @@ def test_unanswered_openings_are_bounded(role: Role) -> None:
     assert not machine.may_open()
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize(
     ("kind", "body"),
@@ -719,6 +721,7 @@ def test_abort_reaches_the_reader_with_its_code(role: Role, dialect: Dialect, si
     assert events == {role: [], other(role): [StreamAborted(stream_id, 4001, False, "")]}
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @pytest.mark.parametrize("code", [0, 1, 2, 64, 2**62 - 1])
@@ -749,6 +752,7 @@ def test_abort_twice_sends_once(role: Role) -> None:
     assert outbox(machine) == [message(stream_id, ERROR, READ + of("4040"))]
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @BOTH_DIALECTS
@@ -905,6 +909,7 @@ def cancelled(role: Role, *, local: bool, **limits: Any) -> tuple[NativeProtocol
     return machine, stream_id
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @BOTH_DIALECTS
@@ -951,6 +956,7 @@ def test_data_past_the_credit_of_a_cancelled_id_ends_the_connection(
         machine.receive_data(message(stream_id, DATA, b"x"))
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @pytest.mark.parametrize(
@@ -1191,6 +1197,7 @@ def test_half_cancelled_stream_not_handled_is_forgotten_for_good(role: Role) -> 
     assert (machine.open_streams(), machine._stopped) == (0, {})
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize(
     ("kind", "body"),
@@ -1229,6 +1236,7 @@ def test_what_is_early_on_a_stream_that_is_not_taken_is_dropped(role: Role, refu
         machine.receive_data(message(stream_id, DATA, b"x"))
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("announced", ["in an answer", "in an opening"])
 @pytest.mark.parametrize("window", [7, SMALLEST_WINDOW, SMALLEST_WINDOW + 1])

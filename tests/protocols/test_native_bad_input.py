@@ -37,6 +37,7 @@ from ..helpers.machine_pairs import (
     snapshot,
     uint32,
 )
+from ..helpers.tables import each_case
 
 # The frame itself
 
@@ -48,6 +49,7 @@ def test_empty_message(role: Role, dialect: Dialect) -> None:
     assert_ends_connection(machine, b"", FrameError, "empty message")
 
 
+@each_case
 @BOTH_ROLES
 @BOTH_DIALECTS
 @pytest.mark.parametrize("wire", ["40", "80", "8000", "800000", "c0", "c0000000000000", "ff"])
@@ -74,6 +76,7 @@ def test_half_a_type_of_two_bytes(role: Role, local: bool) -> None:
     assert_ends_connection(machine, bytes((stream_id, 0)), FrameError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @pytest.mark.parametrize("kind", [5, 8, 64, 255])
@@ -83,6 +86,7 @@ def test_unknown_type(role: Role, local: bool, kind: int) -> None:
     assert_ends_connection(machine, message(stream_id, kind, b"\x00"), FrameError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @pytest.mark.parametrize("kind", [4, 5, 256, 65535])
@@ -102,6 +106,7 @@ def test_unknown_type_on_a_new_id(role: Role) -> None:
 # Bodies
 
 
+@each_case
 @BOTH_ROLES
 @BOTH_DIALECTS
 @EITHER_OPENER
@@ -130,6 +135,7 @@ def test_short_ack_that_would_open(role: Role, dialect: Dialect) -> None:
     assert_ends_connection(native(role, dialect), wire, FrameError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @BOTH_DIALECTS
 @EITHER_OPENER
@@ -140,6 +146,7 @@ def test_no_direction(role: Role, dialect: Dialect, local: bool, kind: int, name
     assert_ends_connection(machine, message(stream_id, kind, b"", dialect), FrameError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @BOTH_DIALECTS
 @EITHER_OPENER
@@ -164,6 +171,7 @@ def test_bytes_behind_a_close(role: Role, local: bool, direction: bytes) -> None
     assert_ends_connection(machine, wire, FrameError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @BOTH_DIALECTS
 @EITHER_OPENER
@@ -198,6 +206,7 @@ def test_going_away_without_exactly_one_code(role: Role, body: str) -> None:
 # Ids
 
 
+@each_case
 @BOTH_ROLES
 @BOTH_DIALECTS
 @pytest.mark.parametrize(
@@ -230,6 +239,7 @@ WRONG_PARITY = [
 ]
 
 
+@each_case
 @BOTH_ROLES
 @BOTH_DIALECTS
 @pytest.mark.parametrize(("kind", "body"), WRONG_PARITY)
@@ -241,6 +251,7 @@ def test_new_id_of_the_wrong_parity(role: Role, dialect: Dialect, kind: int, bod
     assert_ends_connection(machine, wire, StreamIdError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize(("kind", "body"), WRONG_PARITY)
 def test_id_of_the_wrong_parity_is_not_excused_by_going_away(
@@ -254,6 +265,7 @@ def test_id_of_the_wrong_parity_is_not_excused_by_going_away(
     assert_ends_connection(machine, message(stream_id, kind, body), StreamIdError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize(("kind", "body"), WRONG_PARITY)
 @pytest.mark.parametrize("index", [1, 2, 3], ids=["first", "middle", "last"])
@@ -313,6 +325,7 @@ def test_id_left_out_longer_ago_than_gaps_are_remembered_is_ignored(role: Role) 
     assert snapshot(machine) == before
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @BOTH_DIALECTS
@@ -388,6 +401,7 @@ def test_data_on_a_stream_that_the_peer_said_it_did_not_handle(role: Role) -> No
 # What a stream's state forbids
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @BOTH_DIALECTS
@@ -419,6 +433,7 @@ def test_data_after_the_peers_own_end_of_a_cancelled_half(role: Role, local: boo
     assert_ends_connection(machine, message(stream_id, DATA, b"hi"), StreamIdError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @BOTH_DIALECTS
@@ -432,6 +447,7 @@ def test_ack_that_lifts_unspent_credit_above_32_bits(
     assert_ends_connection(machine, wire, FlowControlError, sentence)
 
 
+@each_case
 @BOTH_ROLES
 @EITHER_OPENER
 @BOTH_DIALECTS

@@ -19,6 +19,7 @@ from wsmux.protocols.native import JS_WS, JS_WS_CLOSE_DELAY, NativeProtocol
 from wsmux.protocols.varint import decode_varint
 
 from ..helpers.machine_pairs import ACK, CLOSE, DATA, ERROR, native, opened, outbox
+from ..helpers.tables import each_case
 from ..helpers.vectors.js_ws import (
     NOT_FOR_A_MACHINE,
     PUBLISHED_ENDS,
@@ -142,6 +143,7 @@ def play(scenario: Scenario, role: Role) -> tuple[list[str], str]:
     return [message.hex() for message in sent + waiting], ""
 
 
+@each_case
 @pytest.mark.parametrize(("scenario", "role"), PUBLISHED_ENDS)
 def test_machine_sends_what_the_published_end_sent(scenario: Scenario, role: Role) -> None:
     difference = DIFFERENCES.get((scenario["name"], role), Difference("none"))

@@ -15,7 +15,7 @@ import pytest
 from ..helpers.published.differences import DIFFERENCES, fewest
 from ..helpers.published.replay import PEERS, Recording, recordings, told
 from ..helpers.published.scripts import payload, script
-from ..helpers.tables import each_row
+from ..helpers.tables import each_case, each_row
 
 # Conversations: all that are wanted at least, and those that have the same bytes to the last.
 WANTED = {"node-yamux": 70, "python-yamux": 70, "js-ws": 70}
@@ -31,6 +31,7 @@ def found(peer: str) -> dict[str, tuple[str, ...] | None]:
     return {recording.seed: fewest(recording) for recording in recordings(peer)}
 
 
+@each_case
 @each_row(ALL, name=lambda recording: recording.seed)
 def test_ours_says_what_the_peer_said(recording: Recording) -> None:
     assert found(recording.peer)[recording.seed] is not None
@@ -48,6 +49,7 @@ def test_there_are_as_many_as_is_said(peer: str) -> None:
     assert list(found(peer).values()).count(()) >= SAME[peer]
 
 
+@each_case
 @each_row(ALL, name=lambda recording: recording.seed)
 def test_ours_hears_what_the_peer_did(recording: Recording) -> None:
     """Bytes, ends and resets of each stream are those of the script."""

@@ -19,6 +19,7 @@ from wsmux.protocols.resumption import ACKNOWLEDGE_BESIDE, Hello, Session
 from wsmux.protocols.websocket import WebSocketFraming
 
 from ..helpers.machine_pairs import BOTH_ROLES, feed, other
+from ..helpers.tables import each_case
 from ..helpers.websocket_wire import CONTINUATION, frame
 
 LIMIT = 2**20
@@ -57,6 +58,7 @@ def seen(role: Role, pieces: list[Buffer]) -> list[tuple[Opcode, bytes]]:
 # Sending
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("size", [1, 124, 125, 126, 65535, 65536, 100_000])
 def test_a_message_is_sent_behind_its_type_and_kept(role: Role, size: int) -> None:
@@ -270,6 +272,7 @@ class Bad(NamedTuple):
     code: int = 1002
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize(
     "bad",

@@ -46,6 +46,7 @@ from wsmux.protocols.resumption import (
     parse_hello,
 )
 
+from ..helpers.tables import each_case
 from ..helpers.vectors.resumption import MESSAGES, Vector
 
 ID = bytes(range(16))
@@ -223,6 +224,7 @@ def test_a_hello_with_any_signed_byte_changed_is_refused_or_not_signed() -> None
         assert not is_signed(KEY, signed, mac), place
 
 
+@each_case
 @pytest.mark.parametrize("size", range(len(RESUMING.encode(KEY))))
 def test_a_hello_cut_anywhere_is_refused(size: int) -> None:
     with pytest.raises(FrameError, match=f"begins with a HELLO of 83 bytes, not with {size} bytes"):
@@ -331,6 +333,7 @@ def test_any_bytes_are_a_hello_or_refused(wire: bytes) -> None:
 # The answers
 
 
+@each_case
 @pytest.mark.parametrize(
     ("wire", "said"),
     [
@@ -354,6 +357,7 @@ def test_a_welcome_without_an_epoch_is_refused_since_nothing_could_be_resumed() 
         parse_answer(Welcome(NO_EPOCH, 0, 1.0, key=KEY).encode())
 
 
+@each_case
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize(
     ("reason", "sent"),
@@ -483,6 +487,7 @@ def three() -> Session:
     return sender
 
 
+@each_case
 @every_impossible
 def test_an_acknowledgement_that_cannot_be_is_refused(claim: Claim) -> None:
     with pytest.raises(FrameError, match=claim.said) as caught:
@@ -490,6 +495,7 @@ def test_an_acknowledgement_that_cannot_be_is_refused(claim: Claim) -> None:
     assert caught.value.code == 1002
 
 
+@each_case
 @every_impossible
 def test_a_session_is_not_resumed_where_the_peer_cannot_be(claim: Claim) -> None:
     with pytest.raises(PositionError, match=claim.said):
@@ -535,6 +541,7 @@ def test_a_message_is_received_whatever_holds_it(cast: Callable[[bytes], Buffer]
     assert receiver.received == 5 + 5
 
 
+@each_case
 @pytest.mark.parametrize(
     ("wire", "said"),
     [

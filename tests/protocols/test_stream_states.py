@@ -17,6 +17,8 @@ from wsmux.protocols.stream_states import (
     advance_write,
 )
 
+from ..helpers.tables import each_case
+
 # Written from the diagram, by name, apart from the tables.
 WRITE_MOVES = {
     "OPEN": "DATA>OPEN DEFER>CLOSING CLOSE>CLOSED RESET>RESET PEER_STOP>STOPPED",
@@ -45,6 +47,7 @@ def listed(moves: dict[str, str]) -> dict[tuple[str, str], str]:
 WRITE_LEGAL, READ_LEGAL = listed(WRITE_MOVES), listed(READ_MOVES)
 
 
+@each_case
 @pytest.mark.parametrize(("state", "happened"), list(product(WriteState, WriteInput)))
 def test_writing_half_moves_as_listed_or_not_at_all(
     state: WriteState, happened: WriteInput
@@ -59,6 +62,7 @@ def test_writing_half_moves_as_listed_or_not_at_all(
     assert before == WRITE_TABLE
 
 
+@each_case
 @pytest.mark.parametrize(("state", "happened"), list(product(ReadState, ReadInput)))
 def test_reading_half_moves_as_listed_or_not_at_all(state: ReadState, happened: ReadInput) -> None:
     before = dict(READ_TABLE)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from wsmux.protocols.varint import MAX_VARINT, decode_varint, encode_varint
 
+from ..helpers.tables import each_case
+
 # RFC 9000 appendix A.1, and the ends of every width.
 SHORTEST = [
     (0, "00"),
@@ -40,11 +42,13 @@ values = st.one_of(
 )
 
 
+@each_case
 @pytest.mark.parametrize(("value", "wire"), SHORTEST)
 def test_encoding_is_the_shortest(value: int, wire: str) -> None:
     assert encode_varint(value).hex() == wire
 
 
+@each_case
 @pytest.mark.parametrize(("value", "wire"), SHORTEST + LONGER)
 def test_every_form_is_decoded(value: int, wire: str) -> None:
     data = bytes.fromhex(wire)
@@ -57,6 +61,7 @@ def test_value_outside_62_bits_is_refused(value: int) -> None:
         encode_varint(value)
 
 
+@each_case
 @pytest.mark.parametrize(
     "wire", [wire[:size] for _, wire in SHORTEST for size in range(0, len(wire), 2)]
 )

@@ -23,6 +23,7 @@ from wsmux.protocols.websocket import WebSocketFraming
 
 from ..helpers.examples import examples
 from ..helpers.machine_pairs import BOTH_ROLES, feed, other
+from ..helpers.tables import each_case
 from ..helpers.websocket_wire import CONTINUATION, KEY, frame, head
 
 LIMIT = 2**20
@@ -55,6 +56,7 @@ def assert_refused(role: Role, wire: bytes, sentence: str, code: int = 1002) -> 
 # Receiving what is right
 
 
+@each_case
 @CHUNKS
 @pytest.mark.parametrize(
     ("role", "wire", "expected"),
@@ -87,6 +89,7 @@ def test_example_of_the_rfc_is_understood(
     assert feed(framing(role), of(wire), chunk) == expected
 
 
+@each_case
 @BOTH_ROLES
 @DATA_OPCODES
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65535, 65536, 100_000])
@@ -95,6 +98,7 @@ def test_message_of_any_size_is_received(role: Role, opcode: Opcode, size: int) 
     assert feed(framing(role), frame(role, opcode, payload)) == [(opcode, payload)]
 
 
+@each_case
 @BOTH_ROLES
 @CONTROL_OPCODES
 @pytest.mark.parametrize("size", [0, 1, 125])
@@ -169,6 +173,7 @@ def test_stale_bytes_of_the_buffer_are_not_taken_for_a_key(role: Role) -> None:
 # Receiving what is wrong: the head
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("bit", [0x40, 0x20, 0x10, 0x70])
 @pytest.mark.parametrize("opcode", [Opcode.TEXT, Opcode.BINARY, Opcode.CLOSE, Opcode.PING])
@@ -186,6 +191,7 @@ def test_reserved_bit_in_a_continuation(role: Role) -> None:
     assert str(receiver.failure) == "frame with a reserved bit set"
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("opcode", [3, 4, 5, 6, 7, 11, 12, 13, 14, 15])
 def test_reserved_opcode(role: Role, opcode: int) -> None:
@@ -218,6 +224,7 @@ def test_wrong_masking_of_a_continuation(role: Role) -> None:
     assert "masked frame" in str(receiver.failure)
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize(
     ("size", "width"), [(0, 3), (125, 3), (0, 9), (125, 9), (126, 9), (65535, 9)]
@@ -234,6 +241,7 @@ def test_length_with_the_top_bit_set(role: Role, size: int) -> None:
     assert_refused(role, wire, "frame length with the top bit set")
 
 
+@each_case
 @BOTH_ROLES
 @CONTROL_OPCODES
 @pytest.mark.parametrize("size", [126, 65535, 65536])
@@ -302,6 +310,7 @@ BAD_UTF8 = pytest.mark.parametrize(
 )
 
 
+@each_case
 @BOTH_ROLES
 @BAD_UTF8
 def test_text_that_is_not_utf8(role: Role, text: bytes) -> None:
@@ -309,6 +318,7 @@ def test_text_that_is_not_utf8(role: Role, text: bytes) -> None:
     assert_refused(role, wire, "text message that is not UTF-8", 1007)
 
 
+@each_case
 @BOTH_ROLES
 @BAD_UTF8
 def test_fragmented_text_that_is_not_utf8(role: Role, text: bytes) -> None:
@@ -316,6 +326,7 @@ def test_fragmented_text_that_is_not_utf8(role: Role, text: bytes) -> None:
     assert_refused(role, wire, "text message that is not UTF-8", 1007)
 
 
+@each_case
 @BOTH_ROLES
 @BAD_UTF8
 def test_binary_needs_no_utf8(role: Role, text: bytes) -> None:
@@ -328,6 +339,7 @@ def test_close_payload_of_one_byte() -> None:
     assert caught.value.code == 1002
 
 
+@each_case
 @pytest.mark.parametrize(
     "code", [0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535]
 )
@@ -338,6 +350,7 @@ def test_close_code_that_must_not_be_sent(code: int) -> None:
     assert caught.value.code == 1002
 
 
+@each_case
 @pytest.mark.parametrize("code", [*range(1000, 1004), *range(1007, 1015), 3000, 3999, 4000, 4999])
 def test_close_code_that_may_be_sent(code: int) -> None:
     assert decode_close(struct.pack(">H", code)) == (code, "")
@@ -360,6 +373,7 @@ def test_message_of_exactly_the_limit_is_taken(role: Role, opcode: Opcode) -> No
     assert feed(receiver, frame(role, opcode, b"x" * 1000)) == [(opcode, b"x" * 1000)]
 
 
+@each_case
 @BOTH_ROLES
 @DATA_OPCODES
 @pytest.mark.parametrize("size", [1001, 65536, 2**63 - 1])
@@ -589,6 +603,7 @@ def test_client_sends_the_pong_of_the_rfc(fixed_key: bytes) -> None:
     assert wire == of("8a8537fa213d7f9f4d5158")
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("head_size", [0, 1, 2, 3, 6, 9])
 @pytest.mark.parametrize("size", [0, 1, 116, 117, 125, 126, 1024, 4095, 4096, 65535, 65536])
@@ -649,6 +664,7 @@ def read_by_websockets(wire: bytes, *, masked: bool) -> tuple[int, bool, bytes]:
     return int(result.opcode), result.fin, bytes(result.data)
 
 
+@each_case
 @BOTH_ROLES
 @DATA_OPCODES
 @pytest.mark.parametrize("size", [0, 125, 126, 2000, 65535, 65536])

@@ -14,6 +14,7 @@ from wsmux.protocols.framing import LARGEST_BUFFER, Opcode
 from wsmux.protocols.websocket import WebSocketFraming
 
 from ..helpers.machine_pairs import BOTH_ROLES, feed
+from ..helpers.tables import each_case
 from ..helpers.websocket_wire import CONTINUATION, KEY, frame, head, unmasked
 
 LIMIT = 200
@@ -46,6 +47,7 @@ def refusal(receiver: WebSocketFraming) -> tuple[str, int]:
 # Messages
 
 
+@each_case
 @BOTH_ROLES
 @CHUNKS
 @pytest.mark.parametrize("size", [0, 1, 125, 126, LIMIT])
@@ -55,6 +57,7 @@ def test_message_up_to_the_limit_comes_whole(role: Role, size: int, chunk: int |
     assert feed(receiver, frame(role, BINARY, data), chunk) == [(BINARY, data)]
 
 
+@each_case
 @BOTH_ROLES
 @CHUNKS
 @pytest.mark.parametrize("size", [LIMIT + 1, LIMIT + 2, 1000, 70_000])
@@ -103,6 +106,7 @@ def test_mask_goes_on_where_the_piece_before_ended() -> None:
 # Fragments
 
 
+@each_case
 @BOTH_ROLES
 @CHUNKS
 def test_fragments_are_passed_on_as_they_come(role: Role, chunk: int | None) -> None:
@@ -129,6 +133,7 @@ def test_fragments_of_a_stream_are_not_counted(role: Role) -> None:
     assert not receiver.between_messages()
 
 
+@each_case
 @BOTH_ROLES
 @CHUNKS
 @pytest.mark.parametrize("sizes", [(500, 3), (3, 500), (500, 500), (0, 500), (500, 0)])
@@ -143,6 +148,7 @@ def test_fragment_above_the_limit_comes_in_pieces(
     assert receiver.between_messages()
 
 
+@each_case
 @BOTH_ROLES
 @CHUNKS
 @pytest.mark.parametrize("size", [3, 500])
@@ -201,6 +207,7 @@ def test_cut_at_any_byte_changes_nothing(role: Role) -> None:
         assert receiver.between_messages()
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("chunk", range(1, 12))
 def test_chopping_changes_nothing(role: Role, chunk: int) -> None:
@@ -238,6 +245,7 @@ def test_any_messages_in_any_fragments_give_the_same_stream(
 # Ends
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("wire_size", [1, 2, 3, 7, 100, 503])
 def test_end_within_a_frame_cuts_something_off(role: Role, wire_size: int) -> None:
@@ -312,6 +320,7 @@ FORBIDDEN: dict[str, tuple[Callable[[Role], bytes], str]] = {
 }
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize("case", FORBIDDEN)
 def test_other_rules_hold_for_a_stream_too(role: Role, case: str) -> None:

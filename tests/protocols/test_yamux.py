@@ -24,6 +24,7 @@ from wsmux.protocols.native import NativeProtocol
 from wsmux.protocols.yamux import YamuxProtocol
 
 from ..helpers.machine_pairs import BOTH_ROLES, EITHER_OPENER, control, data, other, outbox
+from ..helpers.tables import each_case
 from ..helpers.yamux_wire import (
     ACK,
     DATA,
@@ -289,6 +290,7 @@ def full(role: Role = Role.CLIENT) -> YamuxProtocol:
     return machine
 
 
+@each_case
 @BOTH_ROLES
 @pytest.mark.parametrize(
     ("kind", "flags", "length"),

@@ -31,7 +31,7 @@ from wsmux.protocols.yamux import YamuxProtocol
 
 from ..helpers.machine_pairs import lift_budgets, other, outbox
 from ..helpers.memory_sizes import held
-from ..helpers.tables import each_row
+from ..helpers.tables import each_case, each_row
 from ..helpers.yamux_wire import (
     ACK,
     BROKEN,
@@ -730,6 +730,7 @@ def flood(machine: YamuxProtocol, frame: Callable[[int], bytes], rounds: range) 
         outbox(machine)
 
 
+@each_case
 @pytest.mark.parametrize("name", [*FLOODS, *ANSWERED_FLOODS])
 def test_a_flood_leaves_nothing_behind(name: str) -> None:
     start, frame = (FLOODS | ANSWERED_FLOODS)[name]
@@ -740,6 +741,7 @@ def test_a_flood_leaves_nothing_behind(name: str) -> None:
     assert abs(held(machine) - before) < SMALL
 
 
+@each_case
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_flood_in_one_message_is_not_held(name: str) -> None:
     start, frame = FLOODS[name]
@@ -757,6 +759,7 @@ def test_open_and_reset_in_one_message_is_held_up_to_the_limit_of_streams() -> N
     assert outbox(machine) == [b"".join(window(2 * n + 2, 0, RST) for n in range(3, 100))]
 
 
+@each_case
 @pytest.mark.parametrize(
     "name",
     ["empty data", "zero updates", "repeated ACK", "repeated FIN", "empty data before acceptance"]

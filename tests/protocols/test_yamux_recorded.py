@@ -21,6 +21,7 @@ from wsmux.protocols.events import (
 )
 from wsmux.protocols.yamux import YamuxProtocol
 
+from ..helpers.tables import each_case
 from ..helpers.vectors.yamux_recorded import RECORDED
 from ..helpers.yamux_wire import yamux
 
@@ -56,6 +57,7 @@ def expected(talk: str, role: Role) -> list[Event]:
     }[talk]
 
 
+@each_case
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("step", [1, 12, 10_000])
 def test_what_a_published_peer_said(name: str, step: int) -> None:

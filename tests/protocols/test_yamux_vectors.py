@@ -9,6 +9,7 @@ from wsmux.protocols import events as ev
 from wsmux.protocols.yamux import YamuxProtocol
 
 from ..helpers.machine_pairs import outbox
+from ..helpers.tables import each_case
 from ..helpers.vectors.yamux import TALKS
 from ..helpers.yamux_wire import yamux
 
@@ -32,6 +33,7 @@ def step(machine: YamuxProtocol, line: str) -> None:
         assert call(machine, line) is not False, line
 
 
+@each_case
 @pytest.mark.parametrize("name", TALKS)
 def test_conversation(name: str) -> None:
     talk = TALKS[name]

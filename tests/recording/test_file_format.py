@@ -18,6 +18,8 @@ from wsmux.recording.file_format import (
 )
 from wsmux.recording.frame_parser import FrameHead
 
+from ..helpers.tables import each_case
+
 HEADER = Header(
     version="0.1.0",
     wire="wsmux",
@@ -97,6 +99,7 @@ def test_what_is_no_recording_is_refused(text: str, why: str) -> None:
         read(text)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

@@ -13,6 +13,8 @@ from wsmux.protocols.varint import MAX_VARINT, encode_varint
 from wsmux.protocols.yamux_frames import Flag, Type, encode_head
 from wsmux.recording.frame_parser import KEPT, Cutter, FrameHead, cutter, read_head
 
+from ..helpers.tables import each_case
+
 NATIVE = [
     (b"\x04\x00hello", FrameHead("DATA", 4, length=5)),
     (b"\x04\x01\x00\x04\x00\x00", FrameHead("ACK", 4, credit=262_144)),
@@ -66,11 +68,13 @@ FRAMES = {"yamux": YAMUX, "bymux": BYMUX}
 CUT = pytest.mark.parametrize("wire", ["yamux", "bymux"])
 
 
+@each_case
 @pytest.mark.parametrize(("wire", "frame", "head"), CASES)
 def test_a_head_says_what_its_frame_does(wire: str, frame: bytes, head: FrameHead) -> None:
     assert read_head(wire, frame, len(frame)) == head
 
 
+@each_case
 @pytest.mark.parametrize(("wire", "frame", "head"), CASES)
 def test_the_start_of_a_frame_is_enough(wire: str, frame: bytes, head: FrameHead) -> None:
     assert read_head(wire, frame[:KEPT], len(frame)) == head
@@ -87,6 +91,7 @@ def test_the_longest_native_frame_without_data_is_kept_whole() -> None:
     assert read_head("js-ws", frame, len(frame)).code == MAX_VARINT
 
 
+@each_case
 @pytest.mark.parametrize(("wire", "frame"), MALFORMED)
 def test_what_cannot_be_read_is_malformed_and_says_why(wire: str, frame: bytes) -> None:
     head = read_head(wire, frame, len(frame))

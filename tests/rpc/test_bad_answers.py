@@ -34,6 +34,7 @@ from ..helpers.rpc.raw_river import (
 )
 from ..helpers.rpc.scene import CARRIERS, Scene, scene
 from ..helpers.rpc.standing_server import no_exceptions
+from ..helpers.tables import each_case
 from ..helpers.waiting import wait_for
 
 LARGEST = 2**53 - 1
@@ -191,6 +192,7 @@ def acknowledged(scene: Scene, peer: RawRiver, session: str) -> None:
 ROWS = list(rows())
 
 
+@each_case
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("carrier", CARRIERS, ids=carrier_name)
 def test_reaction(row: Row, carrier: tuple[str, bool], caplog: pytest.LogCaptureFixture) -> None:
@@ -204,6 +206,7 @@ def test_reaction(row: Row, carrier: tuple[str, bool], caplog: pytest.LogCapture
             row.reaction(made, peer, session)
 
 
+@each_case
 @pytest.mark.parametrize("kind", NO_RESULT)
 @pytest.mark.parametrize("carrier", CARRIERS, ids=carrier_name)
 def test_what_is_no_result_is_dropped_with_a_line_in_the_log(
@@ -248,6 +251,7 @@ def test_a_reader_that_falls_behind_is_cancelled_and_the_others_read_on() -> Non
 # What cannot be decoded
 
 
+@each_case
 @pytest.mark.parametrize("row", BAD_BYTES[::5], ids=row_name)
 def test_bytes_that_are_no_message_end_the_session(
     row: tuple[str, Any], caplog: pytest.LogCaptureFixture

@@ -8,6 +8,7 @@ import pytest
 
 from ..helpers.rpc.bad_bytes import BAD_BYTES, Row, row_name
 from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
+from ..helpers.tables import each_case
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +17,7 @@ def stands() -> Iterator[dict[str, Stand]]:
         yield {"json": json, "msgpack": msgpack}
 
 
+@each_case
 @pytest.mark.parametrize("row", BAD_BYTES, ids=row_name)
 def test_in_a_session_it_is_destroyed(
     row: Row, stands: dict[str, Stand], caplog: pytest.LogCaptureFixture
@@ -27,6 +29,7 @@ def test_in_a_session_it_is_destroyed(
         standing.check_destroyed(peer, session)
 
 
+@each_case
 @pytest.mark.parametrize("row", BAD_BYTES[::6], ids=row_name)
 def test_as_a_handshake_it_has_no_answer(
     row: Row, stands: dict[str, Stand], caplog: pytest.LogCaptureFixture

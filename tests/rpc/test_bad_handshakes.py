@@ -14,6 +14,7 @@ from ..helpers.raw_peer import TEXT
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.rpc.raw_river import CLOSED, Fields, RawRiver, ok
 from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
+from ..helpers.tables import each_case
 from ..helpers.waiting import threads_of, wait_for
 
 MALFORMED, MISMATCH = "MALFORMED_HANDSHAKE", "SESSION_STATE_MISMATCH"
@@ -172,6 +173,7 @@ def check_refused(peer: RawRiver, code: str, text: str) -> None:
     assert peer.recv_end() == peer.clean
 
 
+@each_case
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_wrong_handshake(row: Row, standing: Stand, caplog: pytest.LogCaptureFixture) -> None:
     sessions = standing.server.handler.sessions
@@ -195,6 +197,7 @@ RESUMED = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("kind", RESUMED)
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "detached"])
 def test_counters_that_exclude_each_other_leave_the_session_alone(

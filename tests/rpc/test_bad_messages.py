@@ -30,6 +30,7 @@ from ..helpers.rpc.raw_river import (
     cancel,
 )
 from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
+from ..helpers.tables import each_case
 
 Reaction = Callable[[Stand, RawRiver, str], None]
 
@@ -291,6 +292,7 @@ def test_no_two_rows_have_one_name() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
 
 
+@each_case
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_reaction(row: Row, standing: Stand, caplog: pytest.LogCaptureFixture) -> None:
     standing.witness.notes.pop("call", None)
@@ -314,6 +316,7 @@ def test_what_is_no_number(number: float, standing: Stand) -> None:
             refused("procedure init failed validation")(standing, peer, name)
 
 
+@each_case
 @pytest.mark.parametrize("digits", [20, 100, 4299])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_huge_integer_is_exact(sign: int, digits: int, standing: Stand) -> None:

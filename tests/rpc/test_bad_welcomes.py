@@ -26,6 +26,7 @@ from ..helpers.rpc.procedures import WAIT, carrier_name
 from ..helpers.rpc.raw_river import CLOSED, Fields, RawRiver, ok
 from ..helpers.rpc.scene import BEGINNING, CARRIERS, OPTIONS, Scene, scene
 from ..helpers.rpc.standing_server import no_exceptions
+from ..helpers.tables import each_case
 from ..helpers.waiting import wait_for
 
 MALFORMED = "MALFORMED_HANDSHAKE"
@@ -126,6 +127,7 @@ def rows() -> Iterator[Row]:
         yield Row(f"wrong_from-{kind}", good, {"from": name}, MALFORMED)
 
 
+@each_case
 @pytest.mark.parametrize("row", list(rows()), ids=lambda row: row.name)
 @pytest.mark.parametrize("carrier", CARRIERS, ids=carrier_name)
 def test_an_answer_after_which_the_client_gives_up(
@@ -141,6 +143,7 @@ def test_an_answer_after_which_the_client_gives_up(
             given_up(made, peer, call, session, row.code)
 
 
+@each_case
 @pytest.mark.parametrize("row", BAD_BYTES[::10], ids=row_name)
 def test_bytes_that_are_no_message(row: Any, caplog: pytest.LogCaptureFixture) -> None:
     codec, bad = row

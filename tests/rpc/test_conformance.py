@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ..helpers.rpc.conformance import DIFFERENT, GROUPS, NOT_OURS, OURS, PYTHON, TABLES, TYPESCRIPT
+from ..helpers.tables import each_case
 
 CASES = [*OURS, *DIFFERENT, *NOT_OURS]
 NAMED = OURS | {case: tests for case, (_, tests) in DIFFERENT.items()}
@@ -38,6 +39,7 @@ def test_each_case_stands_in_one_table() -> None:
     assert sorted(listed) == sorted(CASES)
 
 
+@each_case
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_is_whole(group: str) -> None:
     assert sum(case.startswith(f"{group} > ") for case in CASES) == GROUPS[group]

@@ -19,6 +19,7 @@ from wsmux.rpc.engine.dial import socket_over
 from ..helpers.rpc.cutting_relay import BEFORE, BEHIND, WITHIN, Cut, Relay, Side
 from ..helpers.rpc.procedures import WAIT, carrier_name
 from ..helpers.rpc.talk import BOTH, PATIENT, QUICK, TWO_CARRIERS, talk
+from ..helpers.tables import each_case
 from ..helpers.waiting import wait_for
 
 CARRIERS = [(c, w) for w in (True, False) for c in ("json", "msgpack")]
@@ -142,11 +143,13 @@ def survive_one(carrier: tuple[str, bool], cut: Cut) -> None:
         wait_for(lambda: talking.relay.made == [cut])  # behind the last frame
 
 
+@each_case
 @pytest.mark.parametrize(("carrier", "toward", "index"), EVERY)
 def test_a_reset_before_any_frame(carrier: tuple[str, bool], toward: Side, index: int) -> None:
     survive_one(carrier, Cut(toward, index, "reset", BOTH, BEFORE))
 
 
+@each_case
 @pytest.mark.parametrize("passed", [WITHIN, BEHIND], ids=["within", "behind"])
 @pytest.mark.parametrize(("carrier", "toward", "index"), EVERY[::2])
 def test_a_close_within_or_behind_a_frame(
@@ -155,6 +158,7 @@ def test_a_close_within_or_behind_a_frame(
     survive_one(carrier, Cut(toward, index, "close", BOTH, passed))
 
 
+@each_case
 @pytest.mark.parametrize(("carrier", "toward", "index"), EVERY[::3])
 def test_a_frame_that_vanishes_with_all_behind_it(
     carrier: tuple[str, bool], toward: Side, index: int

@@ -24,6 +24,7 @@ from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.four_kinds import KINDS, Part, joined, staged
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.rpc.raw_river import CANCEL, CLOSED, OPEN, Fields, RawRiver, RawServer, ok
+from ..helpers.tables import each_case
 from ..helpers.waiting import wait_for, wait_for_value
 
 SOON = 0.1  # seconds; where a handler must have begun by then, time stands still until it has
@@ -71,6 +72,7 @@ def left_of(seen: list[float | None]) -> Callable[[Part], Any]:
     return act
 
 
+@each_case
 @every_codec
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_handler_finds_the_timeout_of_its_call(kind: rpc.Kind, codec: str) -> None:

@@ -26,6 +26,7 @@ from ..helpers.rpc.four_kinds import (
     staged,
 )
 from ..helpers.rpc.procedures import WAIT
+from ..helpers.tables import each_case
 from ..helpers.waiting import wait_for
 
 CODECS = ("json", "msgpack")
@@ -228,6 +229,7 @@ def test_a_client_may_be_told_why(kind: rpc.Kind) -> None:
 # What is left
 
 
+@each_case
 @pytest.mark.parametrize("ending", ["done", "cancelled by the client", "by the server", "failed"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_neither_side_remembers_a_call_that_is_over(kind: rpc.Kind, ending: str) -> None:

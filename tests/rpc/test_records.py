@@ -14,6 +14,7 @@ from wsmux.rpc.codegen.generator import generate
 from wsmux.rpc.errors import RiverError
 
 from ..helpers.rpc.generated import loaded, telling_error
+from ..helpers.tables import each_case
 
 STRING = {"type": "string"}
 SHAPE = {
@@ -171,6 +172,7 @@ def test_what_does_not_fit_stays_as_it_is(module: ModuleType) -> None:
     assert module.S(Client(Call(5))).add({}).finish() == 5
 
 
+@each_case
 @pytest.mark.parametrize(
     ("schema", "value"),
     [

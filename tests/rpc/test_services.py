@@ -19,6 +19,8 @@ from wsmux.rpc.services import (
     service_table,
 )
 
+from ..helpers.tables import each_case
+
 TEXT = {"type": "string"}
 
 
@@ -176,6 +178,7 @@ async def async_generator(ctx: Any, init: Any) -> Any:
     yield 1
 
 
+@each_case
 @pytest.mark.parametrize(
     ("kind", "handler", "sentence"),
     [
@@ -282,6 +285,7 @@ def test_nested_unions_are_flattened_by_a_helper() -> None:
 
 
 # Procedure error schema, fails
+@each_case
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [

@@ -20,6 +20,7 @@ from ..helpers.rpc.cutting_relay import Cut, Relay
 from ..helpers.rpc.noted_calls import Witness
 from ..helpers.rpc.procedures import WAIT, carrier_name
 from ..helpers.rpc.talk import BOTH, PATIENT, TWO_CARRIERS, talk
+from ..helpers.tables import each_case
 from ..helpers.waiting import wait_for
 
 # Sixteen threads
@@ -416,6 +417,7 @@ def shut_down_server(state: State) -> None:
     state.client.close(0)
 
 
+@each_case
 @pytest.mark.parametrize("end", [close_client, shut_down_server], ids=lambda end: end.__name__)
 @pytest.mark.parametrize("enter", STATES, ids=lambda enter: enter.__name__)
 def test_an_end_in_any_state_leaves_no_thread(

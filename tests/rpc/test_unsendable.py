@@ -13,6 +13,7 @@ from wsmux import rpc
 from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.four_kinds import KINDS, Part, answer, begun, staged
 from ..helpers.rpc.procedures import WAIT
+from ..helpers.tables import each_case
 
 FAILED = "UNCAUGHT_ERROR: the handler failed"
 HALF = "\ud800"  # of a pair: no UTF-8, so no msgpack
@@ -113,6 +114,7 @@ def raises(part: Part) -> None:
     raise errors[part.init]
 
 
+@each_case
 @pytest.mark.parametrize("exposed", [False, True])
 @pytest.mark.parametrize("error", ["extra", "message", "undeclared", "long"])
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,6 +27,7 @@ from wsmux.tunnel.serving import TunnelServer
 
 from ..helpers.bus.relays import Table, identity
 from ..helpers.ports import free_port
+from ..helpers.tables import each_case
 
 URL = "ws://127.0.0.1:1"
 
@@ -69,6 +70,7 @@ ALONE: dict[str, tuple[str, Callable[[Any], object]]] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("given", ["wsmux", b"wsmux", bytearray(b"wsmux"), 5])
 def test_what_is_no_collection_of_strings_is_refused(place: str, given: Any) -> None:
@@ -79,6 +81,7 @@ def test_what_is_no_collection_of_strings_is_refused(place: str, given: Any) -> 
         take(given)
 
 
+@each_case
 @pytest.mark.parametrize("place", PLACES)
 def test_an_item_that_is_no_string_is_refused(place: str) -> None:
     name, take = PLACES[place]
@@ -86,6 +89,7 @@ def test_an_item_that_is_no_string_is_refused(place: str) -> None:
         take([b"wsmux"])
 
 
+@each_case
 @pytest.mark.parametrize("place", ALONE)
 @pytest.mark.parametrize("given", [b"wsmux", 5, [b"wsmux"]])
 def test_one_string_may_stand_alone_but_nothing_else_may(place: str, given: Any) -> None:
@@ -242,6 +246,7 @@ WRONG: dict[str, tuple[str, Callable[[], object]]] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize(("told", "take"), WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_type_is_told_with_what_is_wanted(told: str, take: Callable[[], object]) -> None:
     with pytest.raises(TypeError) as refused:

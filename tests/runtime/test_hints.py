@@ -19,6 +19,8 @@ from wsmux.config import Config
 from wsmux.flask import Mux
 from wsmux.runtime.hints import check_url, how_to_install, not_connected, tls_failed, wrong_url
 
+from ..helpers.tables import each_case
+
 PACKAGE = Path(wsmux.__file__).parent
 
 SCHEMES = ("ws", "wss", "tcp")
@@ -49,6 +51,7 @@ def test_every_extra_that_is_named_exists() -> None:
 # Addresses
 
 
+@each_case
 @pytest.mark.parametrize(
     ("url", "told"),
     [
@@ -141,6 +144,7 @@ def ways() -> dict[str, Callable[..., object]]:
     }
 
 
+@each_case
 @pytest.mark.parametrize("name", [field.name for field in fields(Config)])
 @pytest.mark.parametrize("way", ways())
 def test_a_limit_given_as_an_argument_is_led_to_config(way: str, name: str) -> None:

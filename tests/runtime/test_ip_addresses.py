@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from wsmux.runtime.ip_addresses import Proxies, address_of, counted_as
 
+from ..helpers.tables import each_case
+
 PROXIES = Proxies(("10.0.0.0/8", "2001:db8:ffff::/48"))
 PROXY = ip_address("10.0.0.1")
 
@@ -20,6 +22,7 @@ def client(forwarded_for: str | None = None, forwarded: str | None = None) -> st
     return None if found is None else str(found)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("text", "counted"),
     [
@@ -72,6 +75,7 @@ def test_what_an_untrusted_address_says_is_not_looked_at() -> None:
     assert Proxies(()).client(None, "203.0.113.9", None) is None
 
 
+@each_case
 @pytest.mark.parametrize(
     ("header", "named"),
     [
@@ -99,6 +103,7 @@ def test_the_rightmost_untrusted_entry_of_x_forwarded_for_is_the_client(
     assert client(header, "for=203.0.113.1") == named, "the other header counts without it only"
 
 
+@each_case
 @pytest.mark.parametrize(
     ("header", "named"),
     [

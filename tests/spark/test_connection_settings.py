@@ -23,6 +23,7 @@ from wsmux.testing import FaultProxy
 from ..helpers.raw_peer import in_thread
 from ..helpers.rpc.refusing import Refusing
 from ..helpers.spark.servers import WAIT, Seen, offered
+from ..helpers.tables import each_case
 from ..helpers.waiting import wait_for
 
 TOKEN = "sesame-open"
@@ -80,6 +81,7 @@ def test_no_token_is_shown(token: Any) -> None:
     assert repr(recipe.link()) == "<Link ws://h/>"
 
 
+@each_case
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [

@@ -6,7 +6,10 @@ import pytest
 
 from wsmux.spark.ddl import parse
 
+from ..helpers.tables import each_case
 
+
+@each_case
 @pytest.mark.parametrize(
     ("text", "read"),
     [
@@ -31,6 +34,7 @@ def test_types_are_read(text: str, read: str) -> None:
     assert parse(read) == parse(text)
 
 
+@each_case
 @pytest.mark.parametrize(
     "text",
     [

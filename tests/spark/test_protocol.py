@@ -21,6 +21,8 @@ from wsmux.spark.protocol import (
     receipts_of,
 )
 
+from ..helpers.tables import each_case
+
 KEY = "0123456789abcdef" * 2
 FILE = "p3-1-0123456789abcdef.parquet"
 RECEIPT = {"partition": 3, "attempt": 1, "rows": 5, "bytes": 7, "crc": 9, "file": FILE}
@@ -50,6 +52,7 @@ def test_a_name_of_the_rule_is_taken(name: str) -> None:
     assert check_name(name, "dataset") == name
 
 
+@each_case
 @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES)
 def test_any_other_name_is_refused(name: object) -> None:
     with pytest.raises(RiverError) as caught:
@@ -117,6 +120,7 @@ WRONG_FIELDS: dict[str, tuple[str, Any]] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize(("method", "value"), WRONG_FIELDS.values(), ids=WRONG_FIELDS)
 def test_a_wrong_field_is_named(method: str, value: Any) -> None:
     request = Request({} if value is None else {"field": value})
@@ -182,6 +186,7 @@ def test_receipts_come_back_by_their_partitions() -> None:
     assert Receipt.of(json.loads(json.dumps(RECEIPT))).to_json() == RECEIPT
 
 
+@each_case
 @pytest.mark.parametrize(
     "receipts",
     [

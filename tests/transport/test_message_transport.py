@@ -23,6 +23,7 @@ from ..helpers.raw_peer import (
     close_payload,
     in_thread,
 )
+from ..helpers.tables import each_case
 
 # What is sent, by opcode, payload and whether it is final, and what comes back for it.
 TALKS: dict[str, tuple[list[tuple[int, bytes, bool]], list[tuple[int, bytes]]]] = {
@@ -67,6 +68,7 @@ TALKS: dict[str, tuple[list[tuple[int, bytes, bool]], list[tuple[int, bytes]]]] 
 }
 
 
+@each_case
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize(("sent", "expected"), TALKS.values(), ids=TALKS)
 def test_answers_come_in_the_order_of_what_they_answer(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wsmux.tunnel.allow import SPECIAL, AllowList
 from wsmux.tunnel.places import Place, Tcp, parse_place
 
+from ..helpers.tables import each_case
 from ..helpers.tunnel_inputs import hosts, pieces, places
 
 
@@ -22,6 +23,7 @@ def test_nothing_is_allowed_by_default(place: Place) -> None:
     assert not nothing.by_name(place)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("pattern", "place"),
     [
@@ -48,6 +50,7 @@ def test_a_pattern_allows_what_it_names(pattern: str, place: str) -> None:
     assert allowed.by_name(parse_place(place))
 
 
+@each_case
 @pytest.mark.parametrize(
     ("pattern", "place"),
     [
@@ -115,12 +118,14 @@ LEFT_OUT = (
 )
 
 
+@each_case
 @pytest.mark.parametrize("address", LEFT_OUT)
 def test_a_special_address_is_allowed_by_no_wildcard(address: str) -> None:
     for host in ("a.test", str(ip_address(address.partition("%")[0]))):
         assert not AllowList(WIDE).by_address(Tcp(host, 80), address)
 
 
+@each_case
 @pytest.mark.parametrize(
     "address",
     ["192.0.2.1", "10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "::ffff:10.0.0.1"]
@@ -132,6 +137,7 @@ def test_other_addresses_are_allowed_by_every_wildcard(address: str) -> None:
         assert reaches([pattern], "a.test:80", address), pattern
 
 
+@each_case
 @pytest.mark.parametrize(
     ("pattern", "address"),
     [
@@ -161,6 +167,7 @@ def test_a_special_address_is_allowed_by_what_names_it(pattern: str, address: st
     assert not reaches(["*:80", pattern], "name:22", address)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("pattern", "address"),
     [
@@ -182,6 +189,7 @@ def test_a_network_around_a_special_one_does_not_name_it(pattern: str, address: 
     assert not reaches([pattern], "name:80", address)
 
 
+@each_case
 @pytest.mark.parametrize(
     "address",
     [
@@ -262,6 +270,7 @@ def test_only_networks_within_a_special_one_allow_its_addresses(
 # Denials
 
 
+@each_case
 @pytest.mark.parametrize(
     ("denied", "place", "address"),
     [
@@ -396,6 +405,7 @@ def test_port_0_needs_all_ports() -> None:
     assert not AllowList(["127.0.0.1:1-65535"]).by_name(free)
 
 
+@each_case
 @pytest.mark.parametrize(
     "pattern",
     ["", "h", "h:", ":80", "h:x", "h:0", "h:65536", "h:20-10", "h:1-", "h:-1", "h:1-2-3", "*"]

@@ -7,6 +7,7 @@ from hypothesis import given
 
 from wsmux.tunnel.places import Forward, Place, Tcp, Unix, parse_forward, parse_place
 
+from ..helpers.tables import each_case
 from ..helpers.tunnel_inputs import pieces, places
 
 
@@ -51,6 +52,7 @@ def test_names_are_compared_in_one_form() -> None:
     assert parse_place("[2001:DB8:0::1]:80") == Tcp("2001:db8::1", 80)
 
 
+@each_case
 @pytest.mark.parametrize(
     "text",
     ["", "h", ":80", "h:", "h:x", "h:0", "h:65536", "h:080", "h:+80", "h:-1", "h :80", "h\n:80"]
@@ -63,6 +65,7 @@ def test_what_is_no_place_is_refused(text: str) -> None:
         parse_place(text)
 
 
+@each_case
 @pytest.mark.parametrize(
     "text",
     ["", "80", "h:80", "80:h", "80:h:x", "x:h:80", "80:h:0", "a:b:c:d:80", ":h:80", "80::80"]

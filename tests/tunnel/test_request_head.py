@@ -21,6 +21,8 @@ from wsmux.tunnel.request_head import (
     parse_request,
 )
 
+from ..helpers.tables import each_case
+
 visible = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=30)
 methods = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ", min_size=1, max_size=10)
 arguments = st.text("aB0 %~/\n\r\x01\x7fé€\udcff", max_size=20)
@@ -87,6 +89,7 @@ def test_a_request_that_is_too_long_is_not_sent() -> None:
         encode_request(Request("EXEC", "cat", ("x" * MAX_HEAD,)))
 
 
+@each_case
 @pytest.mark.parametrize(
     "head",
     [b"", b"CONNECT", b"CONNECT a", b"CONNECT  a HTTP/1.1", b"connect a HTTP/1.1", b"\xff"]

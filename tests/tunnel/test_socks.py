@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wsmux.tunnel.places import Tcp
 from wsmux.tunnel.socks import SocksError, SocksServer
 
-from ..helpers.tables import each_row
+from ..helpers.tables import each_case, each_row
 from ..helpers.tunnel_inputs import GREETING, reply
 
 TO_IPV4 = bytes([5, 1, 0, 1, 10, 0, 0, 1, 0, 80])
@@ -62,6 +62,7 @@ def test_every_truncation_waits_for_more(request_: bytes, place: Tcp) -> None:
         assert server.place is None
 
 
+@each_case
 @each_row(value for value in range(256) if value != 5)
 def test_every_other_version_is_refused_at_its_first_byte(byte: int) -> None:
     server = SocksServer()

@@ -26,6 +26,7 @@ from wsmux.testing import FaultProxy
 from wsmux.wsgi import Published, published, serve
 
 from ..helpers.raw_peer import wait_for
+from ..helpers.tables import each_case
 from ..helpers.werkzeug_server import serving
 from ..helpers.wsgi_apps import WAIT, Gate, app, slow
 
@@ -314,6 +315,7 @@ def test_a_reset_before_the_answer_is_a_502() -> None:
     assert forwarded(lambda stream: stream.reset(70))[0] == "502 Bad Gateway"
 
 
+@each_case
 @pytest.mark.parametrize(
     "environ",
     [

@@ -11,6 +11,7 @@ import pytest
 import wsmux
 from wsmux.wsgi import StreamServer, serve, serving
 
+from ..helpers.tables import each_case
 from ..helpers.wsgi_apps import WAIT, Gate, app, published, slow
 
 
@@ -87,6 +88,7 @@ REFUSED = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("request_", REFUSED.values(), ids=REFUSED)
 def test_what_is_no_request_for_a_path_is_refused_and_the_stream_closed(request_: bytes) -> None:
     with published(app) as client:

@@ -1,8 +1,8 @@
 """Parse the command line and run one subcommand.
 
 stdout is for data, stderr for messages. Exit status: 0 success, 1 failure, 2 wrong usage, 130 after
-Ctrl-C, 143 after SIGTERM. Each subcommand is a module with ``add_arguments`` and ``run``, which
-imports what it needs when it runs.
+Ctrl-C, 143 after SIGTERM. Each subcommand is a module with ``EPILOG``, ``add_arguments`` and
+``run``, which imports what it needs when it runs; the module itself is imported when it is named.
 """
 
 from __future__ import annotations
@@ -13,33 +13,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType
+from importlib import import_module
+from types import FrameType, ModuleType
 
 from .. import __version__
 from ..exceptions import WsmuxError
-from . import (
-    bench,
-    bridge,
-    cat,
-    cluster,
-    demo,
-    doctor,
-    exec,
-    forward,
-    ingest,
-    inspect,
-    peer,
-    registrar,
-    relay,
-    replay,
-    rpc,
-    serve,
-    serve_data,
-    tables,
-    top,
-    twin,
-    upload,
-)
 from .terminal import CommandError, sentence, talk
 
 __all__ = ["guarded", "main"]
@@ -48,33 +26,34 @@ FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
-COMMANDS = {
-    "serve": serve,
-    "serve-data": serve_data,
-    "tables": tables,
-    "ingest": ingest,
-    "cat": cat,
-    "upload": upload,
-    "forward": forward,
-    "exec": exec,
-    "bridge": bridge,
-    "doctor": doctor,
-    "top": top,
-    "inspect": inspect,
-    "replay": replay,
-    "rpc": rpc,
-    "relay": relay,
-    "cluster": cluster,
-    "peer": peer,
-    "registrar": registrar,
-    "twin": twin,
-    "demo": demo,
-    "bench": bench,
-}
+# Each is in the module of its name; the order is that of the help.
+COMMANDS = (
+    "serve",
+    "serve-data",
+    "tables",
+    "ingest",
+    "cat",
+    "upload",
+    "forward",
+    "exec",
+    "bridge",
+    "doctor",
+    "top",
+    "inspect",
+    "replay",
+    "rpc",
+    "relay",
+    "cluster",
+    "peer",
+    "registrar",
+    "twin",
+    "demo",
+    "bench",
+)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
+def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the command line, with these of its subcommands."""
     root = argparse.ArgumentParser(
         prog="wsmux", description="Many blocking byte streams over one WebSocket."
     )
@@ -84,7 +63,8 @@ def parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="count", default=0, help="log more; twice for everything"
     )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
+    for name in names:
+        module = _module(name)
         summary = (module.__doc__ or "").partition("\n")[0]
         command = commands.add_parser(
             name, help=summary, description=summary, parents=[common], epilog=module.EPILOG
@@ -93,13 +73,20 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
+def _module(name: str) -> ModuleType:
+    return import_module(f".{name.replace('-', '_')}", __package__)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``argv``, by default the process's own arguments; return the exit status."""
+    words = sys.argv[1:] if argv is None else argv
+    # To import all subcommands takes as long as all else of the start; the help names each.
+    names = [name for name in COMMANDS if words[:1] == [name]] or COMMANDS
     try:
-        args = parser().parse_args(argv)
+        args = parser(names).parse_args(words)
     except SystemExit as error:  # argparse has printed the error
         return error.code if isinstance(error.code, int) else USAGE
-    return guarded(f"wsmux {args.command}", COMMANDS[args.command].run, args)
+    return guarded(f"wsmux {args.command}", _module(args.command).run, args)
 
 
 def guarded(name: str, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from wsmux.bus.federation.http_post import MAX_ANSWER, Answer, Poster
 from ...helpers.bus.posts import relay_answering
 from ...helpers.certificates import Certificates
 from ...helpers.ports import free_port
+from ...helpers.tables import each_case
 
 DOMAIN = "other.test"
 
@@ -217,6 +218,7 @@ def test_https_with_a_certificate_that_nobody_knows(certificates: Certificates) 
         post(url.replace("http:", "https:"))
 
 
+@each_case
 @pytest.mark.parametrize(
     "domain",
     [

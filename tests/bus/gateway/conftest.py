@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from wsmux.bus.client import Client
+from wsmux.bus.gateway import list_client, redis_store
 from wsmux.bus.gateway.gateway import Peer
 
 from ...helpers.bus.clients import ALICE, BOB, client, known, serving, staged
@@ -31,6 +32,13 @@ def _empty(request: pytest.FixtureRequest) -> Iterator[None]:
     redis.flushall()
     yield
     redis.close()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let gateways, clients and services see soon that they were closed."""
+    monkeypatch.setattr(redis_store, "LOOK", 0.05)
+    monkeypatch.setattr(list_client, "LOOK", 0.05)
 
 
 @pytest.fixture

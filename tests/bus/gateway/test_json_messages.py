@@ -36,6 +36,7 @@ from wsmux.bus.gateway.json_messages import (
 from wsmux.bus.wire.address import Address
 
 from ...helpers.bus.captured import COMPUTED, NOW
+from ...helpers.tables import each_case
 
 PEER_JSON = COMPUTED["peer_json"]
 
@@ -159,6 +160,7 @@ def test_the_life_of_a_request_is_cut(given: int, kept: int) -> None:
     assert parse_request(text(REQUEST, exp=given)).expiration == kept
 
 
+@each_case
 @pytest.mark.parametrize(
     "changes",
     [
@@ -225,6 +227,7 @@ NO_JSON = [
 ]
 
 
+@each_case
 @pytest.mark.parametrize("raw", NO_JSON)
 @pytest.mark.parametrize("parse", [parse_request, parse_response])
 def test_what_is_no_object_is_refused(parse: Any, raw: bytes) -> None:
@@ -273,6 +276,7 @@ def test_a_response_may_do_without(name: str) -> None:
     assert parse_response(without(RESPONSE, name)) == parse_response(text(RESPONSE, **{name: None}))
 
 
+@each_case
 @pytest.mark.parametrize(
     "changes",
     [

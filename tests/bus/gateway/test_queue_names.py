@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from wsmux.bus.gateway.queue_names import MAX_NAME, command_queue, reply_queue
 
+from ...helpers.tables import each_case
+
 STRANGE = [
     "",
     " ",
@@ -50,12 +52,14 @@ SYSTEM_QUEUES = [
 ]
 
 
+@each_case
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_command_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="a command must have 1 to 128 characters"):
         command_queue(name)
 
 
+@each_case
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_queue_for_answers_is_refused(name: str) -> None:
     with pytest.raises(

@@ -32,6 +32,7 @@ from ...helpers.raw_peer import (
     response,
     wait_for,
 )
+from ...helpers.tables import each_case
 
 ROLES = (Role.CLIENT, Role.SERVER)
 
@@ -231,6 +232,7 @@ BAD_FRAMES = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(("code", "text", "frames"), BAD_FRAMES.values(), ids=BAD_FRAMES)
 def test_a_bad_frame_ends_the_link_with_a_code_and_a_sentence(

@@ -23,6 +23,7 @@ from ...helpers.bus.clients import WAIT, all_connected, staged
 from ...helpers.bus.inside import links_of
 from ...helpers.bus.relays import Table, identity, relay, served
 from ...helpers.bus.scripted_relay import StageRelay
+from ...helpers.tables import each_case
 from ...helpers.waiting import wait_for
 
 stage = pytest.fixture(staged)
@@ -36,6 +37,7 @@ def test_what_a_relay_says_is_read() -> None:
     assert presence_of("billing", gateway).workers == (Worker(None, 2.0),)
 
 
+@each_case
 @pytest.mark.parametrize(
     "said",
     [

@@ -22,6 +22,7 @@ from wsmux.bus.wire.address import MAX_TWIN
 from wsmux.runtime.deadline import Deadline
 
 from ...helpers.bus.captured import PEOPLE, TWINS, identity
+from ...helpers.tables import each_case
 
 ALICE = PEOPLE["alice"]
 RECORD: dict[str, Any] = {
@@ -90,6 +91,7 @@ def test_what_is_no_record_is_refused(why: str) -> None:
         parse_twin(BAD_RECORDS[why])
 
 
+@each_case
 @pytest.mark.parametrize("why", BAD_MEMBERS)
 def test_a_bad_member_is_refused(why: str) -> None:
     name, value = BAD_MEMBERS[why]

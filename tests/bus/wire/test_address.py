@@ -16,6 +16,8 @@ from wsmux.bus.wire.address import (
 )
 from wsmux.bus.wire.messages import AddressMessage, Envelope
 
+from ...helpers.tables import each_case
+
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 addresses = st.builds(Address, st.integers(1, MAX_TWIN), st.none() | texts)
 
@@ -51,6 +53,7 @@ BAD = [
 ]
 
 
+@each_case
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected an address 'twin' or 'twin:session'"):

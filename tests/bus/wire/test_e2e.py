@@ -12,6 +12,8 @@ from wsmux.bus.errors import BusError
 from wsmux.bus.wire import e2e
 from wsmux.bus.wire.e2e import Box
 
+from ...helpers.tables import each_case
+
 ANN, BEN, EVE = Box(b"\1" * 32), Box(b"\2" * 32), Box(b"\3" * 32)
 SEALED = ANN.seal(b"text", BEN.public)
 
@@ -47,6 +49,7 @@ BAD_CIPHERS = {
 BAD_SECRETS = [b"", bytes(31), bytes(33), bytes(32), ORDER.to_bytes(32, "big"), b"\xff" * 32]
 
 
+@each_case
 @pytest.mark.parametrize("why", BAD_CIPHERS)
 def test_a_bad_cipher_is_refused(why: str) -> None:
     with pytest.raises(BusError, match="at least 28 bytes|was changed") as refused:
@@ -54,6 +57,7 @@ def test_a_bad_cipher_is_refused(why: str) -> None:
     assert refused.value.code == 106
 
 
+@each_case
 @pytest.mark.parametrize("why", BAD_KEYS)
 def test_nothing_is_encrypted_for_a_bad_key(why: str) -> None:
     with pytest.raises(BusError, match="33 bytes|not a point of secp256k1") as refused:
@@ -61,6 +65,7 @@ def test_nothing_is_encrypted_for_a_bad_key(why: str) -> None:
     assert refused.value.code == 106
 
 
+@each_case
 @pytest.mark.parametrize("why", BAD_KEYS)
 def test_nothing_is_read_from_a_bad_key(why: str) -> None:
     with pytest.raises(BusError, match="33 bytes|not a point of secp256k1") as refused:

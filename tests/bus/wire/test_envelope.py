@@ -25,6 +25,7 @@ from wsmux.bus.wire.envelope import (
 from wsmux.bus.wire.messages import AddressMessage, Envelope, Error, Ping, Pong, Request, Response
 
 from ...helpers.bus.captured import NOW
+from ...helpers.tables import each_case
 
 U64 = 2**64 - 1
 
@@ -112,6 +113,7 @@ BAD = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("why", BAD)
 def test_what_is_no_envelope_is_refused(why: str) -> None:
     with pytest.raises(BadMessage, match=r"not an envelope|at most 16777216 bytes") as refused:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from wsmux.bus.wire.keys import DEV_WORDS, Identity, KeyType, verify
 
 from ...helpers.bus.captured import PEOPLE, TWINS, identity
+from ...helpers.tables import each_case
 
 WORDS = PEOPLE["carol"]["secret"]
 SEED = f"0x{PEOPLE['carol']['seed_hex']}"
@@ -46,12 +47,14 @@ BAD = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("why", BAD)
 def test_a_bad_secret_is_refused(why: str) -> None:
     with pytest.raises(ValueError, match="a mnemonic must|a seed must|derivation|secp256k1"):
         Identity.from_secret(BAD[why], "ed25519")
 
 
+@each_case
 @pytest.mark.parametrize("why", [why for why, secret in BAD.items() if len(secret) > 20])
 def test_an_error_does_not_repeat_the_secret(why: str) -> None:
     with pytest.raises(ValueError, match=r".+") as refused:
@@ -170,6 +173,7 @@ def test_a_signature_holds_for_one_account(name: str) -> None:
     assert not verify(TWINS[2].account, b"text", identity(name).sign(b"text"))
 
 
+@each_case
 @pytest.mark.parametrize(
     "signature",
     [
@@ -192,6 +196,7 @@ def test_what_is_no_signature_is_invalid(signature: bytes) -> None:
     assert not verify(TWINS[3].account, b"text", signature)
 
 
+@each_case
 @pytest.mark.parametrize(
     "account", [b"", bytes(31), bytes(33), b"\xff" * 32, b"\xed" + b"\xff" * 31]
 )
@@ -214,6 +219,7 @@ WEAK = [
 FORGED = [b"e\1" + bytes(63), b"s" + bytes(63) + b"\x80"]
 
 
+@each_case
 @pytest.mark.parametrize("account", WEAK, ids=lambda account: account[:2].hex())
 @pytest.mark.parametrize("sign_bit", [0, 0x80])
 @pytest.mark.parametrize("signature", FORGED, ids=["ed25519", "sr25519"])

@@ -16,6 +16,8 @@ from wsmux.bus.wire.names import (
     shared_address,
 )
 
+from ...helpers.tables import each_case
+
 
 @given(st.from_regex(NAME, fullmatch=True))
 def test_a_name_is_no_address_and_has_a_queue(name: str) -> None:
@@ -28,6 +30,7 @@ def test_a_name_is_no_address_and_has_a_queue(name: str) -> None:
     assert is_reserved(address.session)
 
 
+@each_case
 @pytest.mark.parametrize("name", ["", "1", "12:a", "a:b", "@a", "-a", "a b", "a\n", "ä", "a" * 65])
 def test_what_is_no_name_is_refused(name: str) -> None:
     assert not is_name(name)

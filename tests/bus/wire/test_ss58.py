@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wsmux.bus.wire.ss58 import parse_account, ss58_decode, ss58_encode
 
 from ...helpers.bus.captured import PEOPLE
+from ...helpers.tables import each_case
 
 ALICE = PEOPLE["alice"]["accountId"]
 ACCOUNT = bytes.fromhex(PEOPLE["alice"]["account_hex"])
@@ -54,6 +55,7 @@ BAD_HEX = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("why", BAD)
 def test_bad_text_is_refused(why: str) -> None:
     with pytest.raises(ValueError, match="SS58 address"):

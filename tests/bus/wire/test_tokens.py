@@ -24,6 +24,7 @@ from wsmux.bus.wire.tokens import (
 )
 
 from ...helpers.bus.captured import NOW, TWINS, identity
+from ...helpers.tables import each_case
 
 CAROL = identity("carol")
 HEADER: dict[str, Any] = {"alg": "RS512"}
@@ -130,6 +131,7 @@ UNTRUE = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("why", MALFORMED)
 def test_what_is_no_token_is_refused(why: str) -> None:
     with pytest.raises(TokenRefused) as refused:
@@ -137,6 +139,7 @@ def test_what_is_no_token_is_refused(why: str) -> None:
     assert refused.value.status == 401
 
 
+@each_case
 @pytest.mark.parametrize("why", MALFORMED)
 def test_nobody_is_looked_up_for_what_is_no_token(why: str) -> None:
     asked: list[int] = []
@@ -145,6 +148,7 @@ def test_nobody_is_looked_up_for_what_is_no_token(why: str) -> None:
     assert not asked
 
 
+@each_case
 @pytest.mark.parametrize("why", UNTRUE)
 def test_a_token_that_the_twin_did_not_sign_is_refused(why: str) -> None:
     assert read_token(UNTRUE[why]).issued == NOW
@@ -222,6 +226,7 @@ def test_a_refusal_for_time_tells_the_relay_s(expires: int) -> None:
     assert "2023-11-14T22:13:20Z (1700000000): compare yours" in refused.value.reason
 
 
+@each_case
 @pytest.mark.parametrize("why", [*MALFORMED, *UNTRUE])
 def test_a_refusal_is_one_line_without_the_token(why: str) -> None:
     text = {**MALFORMED, **UNTRUE}[why]
@@ -231,6 +236,7 @@ def test_a_refusal_is_one_line_without_the_token(why: str) -> None:
     assert len(text) < 40 or text[:40] not in refused.value.reason
 
 
+@each_case
 @pytest.mark.parametrize("name", ["alice", "carol"])
 @pytest.mark.parametrize("session", [None, "", "s1", "séance", "a:b", "\0", 'a"b'])
 def test_a_token_says_what_it_was_made_for(name: str, session: str | None) -> None:

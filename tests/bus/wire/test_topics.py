@@ -38,6 +38,7 @@ from wsmux.bus.wire.topics import (
 
 from ...helpers.bus.people import person
 from ...helpers.bus.publications import publication
+from ...helpers.tables import each_case
 
 ALICE = person(1)
 MALLORY = person(20)
@@ -110,6 +111,7 @@ def _cipher(envelope: Envelope) -> None:
     envelope.cipher = b"secret"
 
 
+@each_case
 @pytest.mark.parametrize(
     "change",
     [
@@ -238,6 +240,7 @@ def test_an_answer_carries_the_envelopes_as_they_are() -> None:
     assert read_answer(read_answer_body(Batch(0, 1, ()))).end() == START
 
 
+@each_case
 @pytest.mark.parametrize(
     "data",
     [

@@ -29,6 +29,7 @@ from wsmux.bus.wire.messages import AddressMessage, Backlog, Envelope
 from wsmux.bus.wire.tokens import Claims, check_token, read_token
 
 from ...helpers.bus.captured import COMPUTED, NOW, NPM, PEOPLE, TWINS, identity, rows
+from ...helpers.tables import each_case
 
 ENVELOPES = rows(NPM["envelopes"], "name")
 SECRETS = {key["name"]: key for key in NPM["rust_test_e2e_keys"]}
@@ -64,6 +65,7 @@ def box_of(name: str) -> Box:
     return identity(name).secret_box
 
 
+@each_case
 @pytest.mark.parametrize("key", rows(NPM["identities"] + NPM["named_keys"], "secret"))
 def test_a_secret_gives_their_account(key: dict[str, Any]) -> None:
     made = Identity.from_secret(key["secret"], key["keyType"])
@@ -100,6 +102,7 @@ def test_what_we_encrypt_has_their_bytes(
     assert sealed.hex() == row["cipher_hex"]
 
 
+@each_case
 @pytest.mark.parametrize("row", ENVELOPES)
 def test_their_envelope_holds_what_they_put_in(row: dict[str, Any]) -> None:
     found, fields = envelope_of(row), row["fields"]
@@ -116,6 +119,7 @@ def test_their_envelope_holds_what_they_put_in(row: dict[str, Any]) -> None:
     } == {name: fields[name] for name in fields if name in VERBATIM}
 
 
+@each_case
 @pytest.mark.parametrize("row", ENVELOPES)
 def test_their_envelope_has_its_addresses_and_its_message(row: dict[str, Any]) -> None:
     found, fields = envelope_of(row), row["fields"]
@@ -127,6 +131,7 @@ def test_their_envelope_has_its_addresses_and_its_message(row: dict[str, Any]) -
     assert (error if kind_of(found) is Kind.ERROR else None) == fields["error"]
 
 
+@each_case
 @pytest.mark.parametrize("row", ENVELOPES)
 def test_their_envelope_keeps_its_fields_when_written_again(row: dict[str, Any]) -> None:
     again = envelope_of(row).SerializeToString()
@@ -134,11 +139,13 @@ def test_their_envelope_keeps_its_fields_when_written_again(row: dict[str, Any])
     assert parse(again) == envelope_of(row)
 
 
+@each_case
 @pytest.mark.parametrize("row", ENVELOPES)
 def test_our_digest_is_theirs(row: dict[str, Any]) -> None:
     assert digest(envelope_of(row)).hex() == row["challenge_md5_hex"]
 
 
+@each_case
 @pytest.mark.parametrize("row", ENVELOPES)
 def test_their_signature_is_valid(row: dict[str, Any]) -> None:
     found = envelope_of(row)
@@ -155,6 +162,7 @@ def test_the_cipher_in_their_envelope_is_read(row: dict[str, Any]) -> None:
     assert plain.hex() == row["clear_text_hex"]
 
 
+@each_case
 @pytest.mark.parametrize("row", rows(COMPUTED["signatures"]["cases"], "why"))
 def test_a_signature_is_judged_as_they_judge(row: dict[str, Any]) -> None:
     found = envelope_of(row)
@@ -179,6 +187,7 @@ def test_their_token_is_taken(row: dict[str, Any]) -> None:
     assert claims == Claims(row["twin"], row["sid"], NOW, NOW + 1000)
 
 
+@each_case
 @pytest.mark.parametrize("row", rows(COMPUTED["tokens"]["cases"], "why"))
 def test_a_token_is_judged_as_they_judge(row: dict[str, Any]) -> None:
     status = 101
@@ -226,6 +235,7 @@ def test_a_stream_has_their_key(row: dict[str, Any]) -> None:
     assert address.stream_key() == row["key"]
 
 
+@each_case
 @pytest.mark.parametrize("row", COMPUTED["fail_fast_tags"])
 def test_tags_mean_what_they_mean_to_them(row: dict[str, Any]) -> None:
     assert envelopes.is_fail_fast(row["tags"]) is row["fail_fast"]

@@ -30,6 +30,7 @@ from wsmux.bus.wire.messages import Envelope, Ping
 from wsmux.bus.wire.verification import Received, Verifier
 
 from ...helpers.bus.captured import COMPUTED, NOW, TWINS, identity
+from ...helpers.tables import each_case
 
 ALICE, CAROL, ERIN = Address(1, "s"), Address(3), Address(5)
 Change = Callable[[Envelope], object]
@@ -154,6 +155,7 @@ BAD: dict[str, tuple[int, Envelope]] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("why", BAD)
 def test_a_bad_envelope_has_its_code(why: str) -> None:
     code, envelope = BAD[why]

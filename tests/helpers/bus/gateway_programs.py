@@ -18,6 +18,9 @@ from ..timeouts import WAIT
 
 __all__ = ["Caller", "Service", "database", "take_all"]
 
+# Seconds between looks of a service whether it shall end.
+LOOK = 0.05
+
 _returns = itertools.count(1)
 
 
@@ -98,7 +101,7 @@ class Service:
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            found = self._redis.brpop(self._queue, 1)
+            found = self._redis.brpop(self._queue, LOOK)
             if found is None:
                 continue
             request = json.loads(found[1])

@@ -23,6 +23,7 @@ from wsmux.rpc.schema.document import read_schema, serialize
 from ...helpers.examples import examples
 from ...helpers.rpc.generated import literal_error, loaded, telling_error
 from ...helpers.rpc.published_service import published_service
+from ...helpers.tables import each_case
 
 HERE = Path(__file__).parent
 RUFF = find_ruff()
@@ -231,6 +232,7 @@ def test_the_order_of_the_schema_does_not_matter() -> None:
         assert generate(schema, style=style) == generate(turned, style=style)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("schema", "type_"),
     [
@@ -574,6 +576,7 @@ def test_ruff_leaves_names_that_cannot_be_others(wire: str, style: Style) -> Non
 # -- other people's texts ------------------------------------------------------------------------
 
 
+@each_case
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(
     "text",
@@ -600,6 +603,7 @@ def test_descriptions_cannot_break_out(style: Style, text: str) -> None:
     assert is_same_code(generate(schema, style=style), source)
 
 
+@each_case
 @pytest.mark.parametrize(
     "text", ["'", '"', "'\"", "\\", "\n", "\x00", "é", "😀", "\ud800", "a" * 90]
 )
@@ -675,6 +679,7 @@ RICH: dict[str, Any] = {
 SCHEMAS = {"rich": RICH, "upstream": serialize([published_service()], {"type": "string"})}
 
 
+@each_case
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("length", [60, 88, 100, 120])
@@ -685,6 +690,7 @@ def test_ruff_has_nothing_to_add(schema: Any, style: Style, length: int) -> None
     loaded(text)
 
 
+@each_case
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("length", [60, 88, 100, 120])

@@ -27,6 +27,7 @@ from ...helpers.rpc.published_service import (
     published_service,
     talk,
 )
+from ...helpers.tables import each_case
 
 # Written out from the published snapshots.
 UNCAUGHT = {
@@ -243,6 +244,7 @@ def test_a_schema_that_only_the_server_understands_is_read() -> None:
     assert read_one(init=True, output=False).response is False
 
 
+@each_case
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [

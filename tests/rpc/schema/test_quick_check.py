@@ -20,6 +20,7 @@ from wsmux.rpc.schema.validator import Checker
 from wsmux.rpc.wire.values import BigInt
 
 from ...helpers.examples import examples
+from ...helpers.tables import each_case
 
 
 class Text(str):
@@ -81,6 +82,7 @@ def test_usual_values_are_accepted(schema: dict[str, Any], value: Any) -> None:
     assert made(schema)(value)
 
 
+@each_case
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
@@ -109,6 +111,7 @@ def test_whatever_is_wrong_or_unusual_is_left_to_the_library(
     assert not made(schema)(value)
 
 
+@each_case
 @pytest.mark.parametrize(
     "schema",
     [

@@ -24,6 +24,7 @@ from wsmux.rpc.wire.values import BigInt
 from wsmux.runtime.hints import how_to_install
 
 from ...helpers.examples import examples
+from ...helpers.tables import each_case
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 LEAF = {"type": "null"}
@@ -206,6 +207,7 @@ ONE_MESSAGE: list[tuple[Any, Any, Any, str]] = [
 ]  # fmt: skip
 
 
+@each_case
 @pytest.mark.parametrize(("schema", "good", "bad", "message"), ONE_MESSAGE)
 def test_a_keyword_accepts_and_refuses(schema: Any, good: Any, bad: Any, message: str) -> None:
     assert fits(schema, good)
@@ -308,6 +310,7 @@ def test_a_fragment_belongs_to_the_nearest_id() -> None:
     assert not fits(schema, [None])
 
 
+@each_case
 @pytest.mark.parametrize(
     "reference",
     [
@@ -349,6 +352,7 @@ def test_a_circle_that_never_goes_deeper_is_refused(schema: Any) -> None:
 # -- definitions ---------------------------------------------------------------------------------
 
 
+@each_case
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
@@ -536,6 +540,7 @@ LARGE = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("kind", LARGE)
 @pytest.mark.parametrize(
     "schema",

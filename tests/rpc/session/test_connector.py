@@ -40,6 +40,7 @@ from wsmux.rpc.wire.message_size import most_taken
 
 from ...helpers.rpc.memory_net import new_id
 from ...helpers.rpc.tiny_codec import TinyCodec, fields, frame
+from ...helpers.tables import each_case
 
 CODEC = TinyCodec()
 TOO_LARGE = most_taken(Options().max_size) + 1  # bytes, for a handshake
@@ -55,6 +56,7 @@ MOVES = {
 }
 
 
+@each_case
 @pytest.mark.parametrize(("state", "happened"), list(product(ConnectorState, ConnectorInput)))
 def test_every_move_is_as_drawn_or_illegal(state: ConnectorState, happened: ConnectorInput) -> None:
     moves = dict(move.split(">") for move in MOVES[state.name].split())

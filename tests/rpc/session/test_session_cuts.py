@@ -10,6 +10,7 @@ from wsmux.rpc.options import Options
 from wsmux.rpc.session.session import Session
 
 from ...helpers.rpc.memory_net import Net
+from ...helpers.tables import each_case
 
 
 def converse(cut_at: int) -> Net:
@@ -44,6 +45,7 @@ def test_the_conversation_is_long_enough_to_be_worth_cutting() -> None:
     assert WHOLE.server_got == CALLS
 
 
+@each_case
 @pytest.mark.parametrize("index", range(WHOLE.frames))
 def test_a_cut_at_any_frame_loses_and_repeats_nothing(index: int) -> None:
     world = converse(index)

@@ -35,6 +35,7 @@ from ...helpers.rpc.codec_messages import (
     sent,
     there_and_back,
 )
+from ...helpers.tables import each_case
 
 both = pytest.mark.parametrize("codec", [codec() for codec in CODECS], ids=lambda c: c.name)
 
@@ -104,6 +105,7 @@ ARRIVES_AS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@each_case
 @both
 @pytest.mark.parametrize("name", ARRIVES_AS)
 def test_arrives_as(codec: Codec, name: str) -> None:
@@ -160,6 +162,7 @@ REFUSALS = [
 ]
 
 
+@each_case
 @pytest.mark.parametrize(("codec", "value", "sentence"), REFUSALS)
 def test_cannot_be_sent(codec: Codec, value: Any, sentence: str) -> None:
     with pytest.raises(EncodeError) as caught:

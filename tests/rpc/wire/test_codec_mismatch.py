@@ -12,6 +12,8 @@ from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.rpc.wire.protobuf_codec import ProtobufCodec
 
+from ...helpers.tables import each_case
+
 GREETING = request_payload("s", ExpectedState(0, 0), {"token": "x" * 100})
 
 
@@ -19,6 +21,7 @@ def greeting(codec: Codec, envelope: Envelope) -> bytes:
     return codec.encode(envelope, codec.pack(GREETING))
 
 
+@each_case
 @pytest.mark.parametrize(
     ("theirs", "ours", "sentence"),
     [
@@ -59,6 +62,7 @@ def test_the_other_codec_is_named(
     assert codec_mismatch(first, theirs.name) is None
 
 
+@each_case
 @pytest.mark.parametrize(
     "first", [b"", b"[1]", b"\x00\x00", b"GET / HTTP/1.1", b"\xff{", b"\n", b"\n\n", b"\n\x01a"]
 )

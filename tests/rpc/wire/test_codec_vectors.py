@@ -9,7 +9,7 @@ import pytest
 from wsmux.rpc.wire.envelope import EnvelopeError
 
 from ...helpers.rpc.codec_vectors import Captured, captured
-from ...helpers.tables import each_row
+from ...helpers.tables import each_case, each_row
 
 
 def types(value: Any) -> Any:
@@ -19,6 +19,7 @@ def types(value: Any) -> Any:
     return [types(item) for item in value] if isinstance(value, list) else type(value)
 
 
+@each_case
 @each_row(captured(valid=True), name=lambda frame: frame.name)
 def test_theirs_is_read(frame: Captured) -> None:
     found = frame.codec.decode(frame.data)
@@ -26,6 +27,7 @@ def test_theirs_is_read(frame: Captured) -> None:
     assert types(found.payload) == types(frame.envelope.payload)
 
 
+@each_case
 @each_row(captured(valid=True), name=lambda frame: frame.name)
 def test_ours_is_read_the_same(frame: Captured) -> None:
     codec, envelope = frame.codec, frame.envelope
@@ -34,12 +36,14 @@ def test_ours_is_read_the_same(frame: Captured) -> None:
     assert types(found.payload) == types(envelope.payload)
 
 
+@each_case
 @each_row(captured(valid=True), name=lambda frame: frame.name)
 def test_our_payload_has_the_same_bytes(frame: Captured) -> None:
     packed = frame.codec.pack(frame.envelope.payload)
     assert packed in frame.data
 
 
+@each_case
 @each_row(captured(valid=True), name=lambda frame: frame.name)
 def test_our_message_has_the_same_bytes_or_fields(frame: Captured) -> None:
     message = frame.codec.encode(frame.envelope, frame.codec.pack(frame.envelope.payload))

@@ -25,6 +25,8 @@ from wsmux.rpc.wire.handshake import (
     welcome_payload,
 )
 
+from ...helpers.tables import each_case
+
 REQUEST: dict[str, Any] = request_payload("s", ExpectedState(3, 2), {"token": 1})
 
 
@@ -87,6 +89,7 @@ def test_a_whole_number_may_come_as_a_float() -> None:
     assert parse_request({**REQUEST, "expectedSessionState": state}).expected == (3, 2)
 
 
+@each_case
 @pytest.mark.parametrize(
     "change",
     [

@@ -14,7 +14,7 @@ from wsmux.rpc.wire.values import MAX_DIGITS, BigInt
 
 from ...helpers.rpc.bad_json import FIELDS_TABLE, TABLE, depth, syntax, typed
 from ...helpers.rpc.codec_messages import Bad, around
-from ...helpers.tables import each_row
+from ...helpers.tables import each_case, each_row
 
 
 def test_every_table_has_cases_and_no_two_are_the_same() -> None:
@@ -22,6 +22,7 @@ def test_every_table_has_cases_and_no_two_are_the_same() -> None:
     assert len({bad.data for bad in TABLE}) == len(TABLE)
 
 
+@each_case
 @each_row(TABLE, name=lambda bad: bad.name)
 def test_refused(bad: Bad) -> None:
     with pytest.raises(EnvelopeError) as caught:
@@ -52,6 +53,7 @@ TAKEN: dict[str, tuple[bytes, Any]] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("name", TAKEN)
 def test_taken(name: str) -> None:
     data, payload = TAKEN[name]

@@ -25,6 +25,7 @@ from ...helpers.rpc.codec_messages import (
     nested,
 )
 from ...helpers.rpc.tiny_codec import TinyCodec
+from ...helpers.tables import each_case
 
 SIZE = 100
 LARGE: Any = {"n": ["x" * 1000] * 100, 'a "[\\': [[]] * 1000}
@@ -79,6 +80,7 @@ def orders(fields: Fields) -> list[Fields]:
     return [{name: fields[name] for name in order} for order in placed]
 
 
+@each_case
 @pytest.mark.parametrize("payload", [LARGE, "x" * 100_000, 1, None, "payload", {"payload": 1}])
 @pytest.mark.parametrize("fields", orders(FIELDS))
 @pytest.mark.parametrize(
@@ -107,6 +109,7 @@ def test_a_codec_that_cannot_skip_it_drops_it() -> None:
 BESIDE = f"bytes has more than {ENVELOPE_ROOM} beside its payload"
 
 
+@each_case
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -131,6 +134,7 @@ def deep(levels: int) -> bytes:
     return b"\x81" + msgpack_of("payload") + b"\x91" * levels + b"\x01"
 
 
+@each_case
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [

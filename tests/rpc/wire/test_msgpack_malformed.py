@@ -24,7 +24,7 @@ from ...helpers.rpc.bad_msgpack import (
     syntax,
 )
 from ...helpers.rpc.codec_messages import Bad, around, msgpack_of
-from ...helpers.tables import each_row
+from ...helpers.tables import each_case, each_row
 
 
 def test_every_table_has_cases_and_no_two_are_the_same() -> None:
@@ -32,6 +32,7 @@ def test_every_table_has_cases_and_no_two_are_the_same() -> None:
     assert len({bad.data for bad in TABLE}) == len(TABLE)
 
 
+@each_case
 @each_row(TABLE, name=lambda bad: bad.name)
 def test_refused(bad: Bad) -> None:
     with pytest.raises(EnvelopeError) as caught:
@@ -72,6 +73,7 @@ TAKEN: dict[str, tuple[bytes, Any]] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("name", TAKEN)
 def test_taken(name: str) -> None:
     data, payload = TAKEN[name]

@@ -18,6 +18,8 @@ from wsmux.rpc.wire.envelope import (
     result,
 )
 
+from ...helpers.tables import each_case
+
 ERROR = RiverError("BAD", "as told", [1])
 
 
@@ -53,6 +55,7 @@ NO_RESULTS: dict[str, Any] = {
 }
 
 
+@each_case
 @pytest.mark.parametrize("payload", NO_RESULTS.values(), ids=NO_RESULTS.keys())
 def test_anything_else_is_no_result(payload: Any) -> None:
     with pytest.raises(NotAResult):

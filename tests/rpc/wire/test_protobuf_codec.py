@@ -20,6 +20,7 @@ from wsmux.rpc.wire.values import BigInt
 
 from ...helpers.rpc.codec_messages import ENVELOPE, SMALLEST, nested, sent, there_and_back
 from ...helpers.rpc.protobuf_messages import EMPTY, number, packed, text
+from ...helpers.tables import each_case
 
 CODEC = ProtobufCodec()
 
@@ -74,6 +75,7 @@ def test_bytes_of_every_length_arrive(size: int) -> None:
     assert there_and_back(CODEC, data) == data
 
 
+@each_case
 @pytest.mark.parametrize(
     "payload",
     [

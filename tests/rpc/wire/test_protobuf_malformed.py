@@ -10,9 +10,10 @@ from wsmux.rpc.wire.protobuf_codec import ProtobufCodec
 from ...helpers.rpc.bad_protobuf import GOOD, MSGPACK, TABLE
 from ...helpers.rpc.codec_messages import Bad, msgpack_of
 from ...helpers.rpc.protobuf_messages import EMPTY, number, text
-from ...helpers.tables import each_row
+from ...helpers.tables import each_case, each_row
 
 
+@each_case
 @each_row(TABLE, name=lambda bad: bad.name)
 def test_is_refused(bad: Bad) -> None:
     with pytest.raises(EnvelopeError) as caught:

@@ -15,6 +15,7 @@ from wsmux.spark import Deduplicator, batched
 from wsmux.spark.calls.batches import NotAnswers, keyed_row, read_answers, read_type, rows_message
 
 from ...helpers.spark.servers import WAIT
+from ...helpers.tables import each_case
 
 
 def test_a_message_of_rows() -> None:
@@ -30,6 +31,7 @@ def test_answers_hold_values_and_errors_by_row() -> None:
     assert (errors[1].code, errors[1].message, errors[1].extra) == ("BAD", "odd", {"n": 2})
 
 
+@each_case
 @pytest.mark.parametrize(
     "answer",
     [

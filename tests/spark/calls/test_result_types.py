@@ -11,6 +11,8 @@ import pytest
 from wsmux.rpc import Err
 from wsmux.spark.calls.result_types import annotated_type, schema_type
 
+from ...helpers.tables import each_case
+
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
 
@@ -32,6 +34,7 @@ def returns(hint: Any) -> Callable[..., Any]:
     return function
 
 
+@each_case
 @pytest.mark.parametrize(
     ("hint", "expected"),
     [
@@ -93,6 +96,7 @@ def test_a_function_of_many_rows_tells_the_type_of_one(hint: Any, expected: str 
     assert (found and str(found)) == expected
 
 
+@each_case
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [

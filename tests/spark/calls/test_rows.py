@@ -15,6 +15,7 @@ from wsmux.rpc import Ok, RpcServer, serve
 from wsmux.spark import Procedure, SparkError, connection, rpc
 
 from ...helpers.spark.servers import WAIT, Seen, calls_at, offered
+from ...helpers.tables import each_case
 from ...helpers.waiting import wait_for
 
 
@@ -317,6 +318,7 @@ def test_a_service_may_have_dots_in_its_name() -> None:
     assert rpc(connection("ws://h/"), "a.b", "c.d").target.procedure == "c.d"
 
 
+@each_case
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [

@@ -26,6 +26,8 @@ from wsmux.spark.source.offsets import (
 )
 from wsmux.spark.store.base import Heads
 
+from ...helpers.tables import each_case
+
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=6)
 
 HEADS = Heads([10, 0, 5], [20, 0, 9], [1000, 0, 40])
@@ -54,6 +56,7 @@ def test_a_position_is_read_as_it_was_written(offsets: list[int], first: bool) -
     assert Position.of(json.loads(json.dumps(position.to_json())), "t") == position
 
 
+@each_case
 @pytest.mark.parametrize(
     "values",
     [

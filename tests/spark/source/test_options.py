@@ -10,6 +10,8 @@ import pytest
 from wsmux.spark import SparkError
 from wsmux.spark.source.options import BAD_OPTION, Action, Options, parse_options
 
+from ...helpers.tables import each_case
+
 URL = "ws://127.0.0.1:8765"
 
 
@@ -166,6 +168,7 @@ def test_an_option_like_none_is_refused_with_all_there_are() -> None:
     assert message.endswith("retryBackoff")
 
 
+@each_case
 @pytest.mark.parametrize(
     ("action", "name", "value"),
     [
@@ -199,6 +202,7 @@ def test_a_schema_takes_the_options_of_both_reads() -> None:
     assert (options.max_rows, options.ending_offsets) == (1, "latest")
 
 
+@each_case
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
@@ -234,6 +238,7 @@ def test_a_bad_value_is_refused_with_what_is_expected(name: str, value: str, wan
     assert repr(value) in message
 
 
+@each_case
 @pytest.mark.parametrize(
     "value",
     [
@@ -293,6 +298,7 @@ def test_what_is_missing_is_named() -> None:
     assert refusal(Action.STREAM_READ) == "a stream read needs the option topic"
 
 
+@each_case
 @pytest.mark.parametrize(
     ("action", "values", "message"),
     [

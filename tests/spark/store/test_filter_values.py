@@ -12,6 +12,8 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark.store.filters import MAX_FILTERS, MAX_VALUES, Filter, parse_filters, wire_value
 
+from ...helpers.tables import each_case
+
 
 def test_filters_are_parsed() -> None:
     values = [["a", "=", 1], ["b", "is_null"], ["c", "in", [1, None]], ("d", "not_null", 5)]
@@ -24,6 +26,7 @@ def test_filters_are_parsed() -> None:
     assert parse_filters(None) == []
 
 
+@each_case
 @pytest.mark.parametrize(
     "values",
     [
@@ -51,6 +54,7 @@ def test_wrong_filters_are_refused(values: object) -> None:
     assert len(caught.value.message) < 300
 
 
+@each_case
 @pytest.mark.parametrize(
     ("value", "wired"),
     [
