@@ -99,6 +99,7 @@ def receiving(
     handler: Callable[[ReceivedStream], object],
     offsets: Any,
     protocol: str = "wsmux",
+    config: wsmux.Config | None = None,
     **options: Any,
 ) -> Iterator[Callable[[], wsmux.Connection]]:
     """Yield a function that makes a connection to a handler of durable streams."""
@@ -120,7 +121,7 @@ def receiving(
     with ExitStack() as stack:
 
         def connect() -> wsmux.Connection:
-            client, server = wsmux.pair(protocol=protocol)
+            client, server = wsmux.pair(protocol=protocol, config=config)
             stack.callback(server.close)
             stack.enter_context(client)
             threads.append(threading.Thread(target=accept, args=(server,), name="durable-accept"))
