@@ -63,7 +63,7 @@ class MemoryJournal:
         self.epoch = epoch
         self.start = start
         self.trimmed: list[int] = []
-        self._limit = limit
+        self.max_bytes = limit
         self._data = bytearray()
 
     @property
@@ -72,7 +72,7 @@ class MemoryJournal:
 
     def append(self, data: bytes, timeout: float | None = None) -> int:
         assert timeout == 0  # nobody else would make room meanwhile
-        if len(self._data) + len(data) > self._limit:
+        if len(self._data) + len(data) > self.max_bytes:
             raise TimeoutError("the journal is full")
         self._data += data
         return self.end
