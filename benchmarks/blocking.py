@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -64,9 +64,12 @@ class Blocking:
     Attributes:
         most_idle: lines that may be open and idle at once.
         compared: clients of the same processes that have what is measured, and that do not.
+        cuttable: makes a connection that outlives its sockets; gives what opens a line of it, and
+            what resets its socket.
     """
 
     compared: tuple[Sequence[Blocking], Sequence[Blocking]]
+    cuttable: Callable[[], AbstractContextManager[tuple[Open, Callable[[], object]]]]
 
     def __init__(self, opener: Open, dial: Dial | None = None, hold: Dial | None = None) -> None:
         self._open = opener
@@ -135,6 +138,18 @@ class Blocking:
             for group in (clients, others)
         )
         return one / other
+
+    def across_cuts(self, size: int, seconds: float) -> float:
+        """Return the median of the seconds of an exchange that begins with a cut."""
+        with self.cuttable() as (opener, cut), closing(opener()) as line:
+            exchange = exchanging(line, size)
+            exchange()
+
+            def across() -> None:
+                cut()
+                exchange()
+
+            return median(repeated(across, seconds))
 
     def connections(self, size: int, count: int, seconds: float) -> tuple[int, float]:
         """Do what ``pings`` does with one line on each of ``count`` new connections."""

@@ -179,6 +179,13 @@ MEASURES = {
     ),
     **_all_beside("watched", "recorder and watchdog"),
     **_all_beside("resumable", "resuming"),
+    "resumable-cut": Measure(
+        "ping 1 KiB across a RST",
+        "ms",
+        lambda c, s, _: 1e3 * c.across_cuts(KIB, s),
+        less_is_better=True,
+        only="wsmux-resumable",
+    ),
     "among-idle": Measure(
         "64 B ping among 10,000 idle streams, of it among none",
         "%",

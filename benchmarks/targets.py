@@ -94,6 +94,7 @@ TARGETS = (
     Target("ping-1k", "wsmux-tls", 0.75, 0.9, "wsmux"),
     *(_itself(f"watched-{measure}", "wsmux-watched", 95) for measure in (*_BULK, "ping", "opens")),
     *(_itself(f"resumable-{measure}", "wsmux-resumable", 97) for measure in (*_BULK, "ping")),
+    _at_most("resumable-cut", "wsmux-resumable", 250),
     Target("upload", "wsmux-tls", 3, 4, "raw-tls"),
     Target("download", "wsmux-tls", 0.75, 1, "raw-tls"),
     *(

@@ -285,7 +285,7 @@ def from_socket(
     """Carry streams over a connected socket, without a WebSocket, and take ownership of the socket.
 
     Both ends must do so, with opposite roles. TCP, Unix and TLS sockets work. The other arguments
-    are those of ``connect``.
+    are those of ``connect``; there is no ``resume``, since it could not connect again.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the caller still owns the socket.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ..blocking import Blocking, Dialled
 from ..peer import Peer
 from ..sockets import AUTHORITY, client_context, server_context
-from ..words import Line, serve_line
+from ..words import Line, Open, serve_line
 
 if TYPE_CHECKING:
     import wsmux
@@ -144,7 +145,20 @@ class BesideMux(Mux):
             MUX.connect(plain) as last,
         ):
             client.compared = (client, second), (first, last)
+            if self.resume:
+                client.cuttable = partial(self._cuttable, special)
             yield client
+
+    @contextmanager
+    def _cuttable(self, address: Any) -> Iterator[tuple[Open, Callable[[], object]]]:
+        """Yield what opens a line of a connection behind a proxy, and what resets its socket."""
+        import wsmux
+        from wsmux.testing import FaultProxy
+
+        port = urlsplit(address[0]).port
+        assert port is not None
+        with FaultProxy(port) as proxy, wsmux.connect(proxy.url, resume=True) as connection:
+            yield lambda: _line(connection.open_stream()), proxy.reset
 
 
 BY_C: dict[str, Any] = {"needs": ("websockets",), "environment": {PURE_PYTHON: None}}

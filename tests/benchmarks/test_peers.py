@@ -66,6 +66,11 @@ def test_a_recorder_is_measured_beside_connections_without() -> None:
     }
 
 
+def test_what_resuming_costs_is_measured_and_what_a_cut_does() -> None:
+    names = {"resumable-ping", "resumable-cut"}
+    assert set(figures_of("wsmux-resumable", ",".join(names))) == names
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("peer", ["tcp", "raw", "naive", "websockets", "grpcio", "paramiko"])
 def test_what_takes_long_is_measured(peer: str) -> None:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import random
 import socket
+from urllib.parse import urlsplit
 
 import pytest
 
 import wsmux
 from wsmux.cli import bridge
-from wsmux.cli.main import parser
+from wsmux.cli.main import main, parser
+from wsmux.testing import FaultProxy
 
 from ..helpers.certificates import Certificates
 from ..helpers.commands import command, run, running, served
 from ..helpers.ports import free_port
+from ..helpers.timeouts import WAIT
 
 DATA = random.Random(7).randbytes(1_234_567)
+
+
+def port_of(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None
+    return port
 
 
 @pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
@@ -84,6 +93,39 @@ def test_a_bridge_with_tls_on_both_sides(certificates: Certificates) -> None:
         done = run("cat", bridged, *trust, data=DATA)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == DATA
+
+
+def test_streams_go_on_behind_cuts_of_both_sides() -> None:
+    with (
+        served("--echo") as url,
+        FaultProxy(port_of(url)) as behind,
+        running("bridge", "--resume", "--to", behind.url) as bridged,
+        FaultProxy(port_of(bridged)) as before,
+        wsmux.connect(before.url, resume=True) as connection,
+    ):
+        assert connection.resumable
+        with connection.open_stream() as stream:
+            stream.timeout = WAIT
+            for number, proxy in enumerate((before, behind, before, behind)):
+                stream.write(b"%d" % number)
+                assert stream.read(1) == b"%d" % number
+                proxy.reset()
+            stream.close_write()
+            assert stream.read() == b""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--listen", "tcp://127.0.0.1:0", "--certfile", "a", "--to", "ws://h:1"),
+        ("--to", "tcp://h:1", "--insecure"),
+    ],
+)
+def test_tls_alone_is_not_resumable(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    assert main(["bridge", "--resume", *arguments]) == 2
+    assert "--resume with TLS needs wss://" in capsys.readouterr().err
 
 
 def test_a_server_that_cannot_be_reached_is_told_to_the_client() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -96,12 +97,40 @@ def test_a_write_to_a_full_journal_waits_and_times_out() -> None:
     assert (journal.start, journal.end) == (12, 12)
 
 
-def test_what_never_fits_is_not_waited_for() -> None:
+@pytest.mark.parametrize("limit", [1, 10, 99_999])
+def test_a_journal_may_be_smaller_than_what_is_written(limit: int) -> None:
+    data = DATA[: 20 * limit + 1]
+    sink, journal = Sink(), MemoryJournal(limit)
+    with (
+        receiving(sink.handle, sink) as connect,
+        connect().open_stream(WAIT, durable="a", journal=journal) as stream,
+    ):
+        stream.timeout = WAIT
+        assert stream.write(data) == len(data)
+        assert stream.wait_committed(WAIT) == len(data)
+    assert sink.data["a"] == data
+
+
+def test_a_small_journal_of_files_takes_a_large_write(tmp_path: Path) -> None:
+    sink = Sink()
+    with (
+        receiving(sink.handle, sink) as connect,
+        wsmux.Journal(tmp_path, max_bytes=100_000, sync_every=None) as journal,
+        connect().open_stream(WAIT, durable="a", journal=journal) as stream,
+    ):
+        stream.timeout = WAIT
+        stream.write(DATA)
+        assert journal.end == len(DATA)
+    assert sink.data["a"] == DATA
+
+
+def test_a_journal_that_another_has_filled_is_not_waited_for() -> None:
     sink, journal = Sink(), MemoryJournal(limit=10)
     with receiving(sink.handle, sink) as connect:
         stream = connect().open_stream(WAIT, durable="a", journal=journal)
+        journal.max_bytes = 0  # what is there is committed, and yet nothing fits
         with pytest.raises(wsmux.WriteTimeout):
-            stream.write(bytes(11))
+            stream.write(b"x")
         stream.close()
 
 

@@ -248,6 +248,26 @@ def test_a_client_that_is_back_before_its_session_is_made_tries_again() -> None:
         assert peer.recv_to_end() == b""
 
 
+@pytest.mark.parametrize("resuming", [True, False])
+def test_a_table_that_is_stopped_lets_nobody_in(resuming: bool) -> None:
+    """So a client that resumes while its worker drains learns at once that nothing goes on."""
+    sessions = ResumableSessions(wsmux.Resume())
+    ours, theirs = socket.socketpair()
+    with ours, RawPeer(theirs, masks=True) as peer:
+        peer.send_frame(BINARY, Hello(ID).encode(None))
+        assert isinstance(sessions.greet(ours, Deadline(WAIT)), Session)
+        welcome = parse_answer(peer.recv_message())
+    assert isinstance(welcome, Welcome)
+    sessions.stop()
+    ours, theirs = socket.socketpair()
+    with RawPeer(theirs, masks=True) as peer:
+        hello = back(welcome) if resuming else Hello(os.urandom(16))
+        peer.send_frame(BINARY, hello.encode(welcome.key if resuming else None))
+        with pytest.raises(HandshakeError, match="the server shuts down"):
+            sessions.greet(ours, Deadline(WAIT))
+        assert parse_answer(peer.recv_message()) == Refusal(True, "the server shuts down")
+
+
 # A server that is full
 
 

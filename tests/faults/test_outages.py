@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -255,3 +256,27 @@ def test_a_connection_resumes_through_an_nginx_that_is_reloaded(tmp_path: Path) 
             wait_for(lambda count=count: connection.stats().reconnects == count)
             stream.write(b"behind")
             assert stream.read(6) == b"behind"
+
+
+# The clock of the machine
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("change", [DAY, -DAY, 3650 * DAY, -3650 * DAY])
+def test_a_change_of_the_clock_in_an_outage_neither_ends_nor_lengthens_it(
+    change: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pair(grace=LONG) as ends:
+        ours, theirs = joined(ends)
+        ends.outage()
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + change)
+        ours.write(b"in it")
+        before = ends.client.stats().detached
+        assert before is not None
+        assert 0 <= before < LONG
+        ends.over()
+        assert theirs.read(5) == b"in it"
+        assert [end.stats().reconnects for end in (ends.client, ends.server)] == [1, 1]
+        assert ends.client.ping(WAIT) > 0

@@ -25,6 +25,8 @@ NAMES = (
     "js-ws",
     "yamux",
     "bymux",
+    "resumption",
+    "durable",
     "river-json",
     "river-msgpack",
     "river-protobuf",

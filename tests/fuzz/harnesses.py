@@ -27,11 +27,24 @@ from wsmux.handshake.admission import Admission
 from wsmux.handshake.request import Request
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.bymux import BymuxProtocol
+from wsmux.protocols.durable import (
+    Data,
+    DurableReceiver,
+    DurableSender,
+    End,
+    Open,
+    Phase,
+    Refusal,
+)
 from wsmux.protocols.events import DataReceived, StreamOpened
 from wsmux.protocols.framing import ByteFraming, Framing, Opcode, decode_close
 from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
+from wsmux.protocols.resumable_framing import ResumableFraming
+from wsmux.protocols.resumption import Session
 from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.protocols.yamux import YamuxProtocol
+from wsmux.recording.durable_frames import DurableFrames
+from wsmux.recording.frame_parser import FrameHead, read_carried
 from wsmux.rpc.wire.codec import Codec, EncodeError
 from wsmux.rpc.wire.handshake import (
     parse_rehandshake_request,
@@ -47,7 +60,7 @@ from wsmux.server import Server
 from ..helpers.bus.captured import COMPUTED, NOW, NPM, TWINS
 from ..helpers.machine_pairs import feed
 
-__all__ = ["HARNESSES", "Harness"]
+__all__ = ["HARNESSES", "VECTOR_EPOCH", "Harness"]
 
 # Takes one input; returns a label of what it did.
 Harness = Callable[[bytes], str]
@@ -55,6 +68,9 @@ Harness = Callable[[bytes], str]
 # Small, so that short inputs reach them.
 MAX_MESSAGE = 600
 MAX_FRAGMENTS = 4
+
+# Of the streams in the vectors.
+VECTOR_EPOCH = bytes.fromhex("e0e1e2e3e4e5e6e7e8e9eaebecedeeef")
 LIMITS = Config(
     receive_window=400,
     max_frame_size=200,
@@ -217,6 +233,84 @@ def _drain(machine: MuxProtocol) -> None:
         assert head or body
 
 
+# Resumable connections and durable streams
+
+
+def resumption(data: bytes) -> str:
+    """Read the messages of a session, each in frames of RFC 6455, and parse them for a recorder."""
+    role, bits, wire = options(data)
+    session = Session(bytes(16), 2**20, 60.0)
+    reader = ResumableFraming(role, MAX_MESSAGE, MAX_FRAGMENTS, session)
+    reader.untold = []
+    for _ in range(3):
+        reader.encode((b"", bytes(10)))  # what the peer may acknowledge
+    label = _closes(_fed(reader, wire, bits), reader)
+    assert session.received <= len(wire)
+    assert 0 <= session.acknowledged <= session.sent == 30
+    assert len(session.kept) == 3 - session.acknowledged // 10
+    told = [message for _, message in reader.untold] + [wire]
+    return label + " ".join(read_carried(message).type for message in told[-6:])
+
+
+def durable(data: bytes) -> str:
+    """Read what a sender or a receiver of a durable stream says, as the other end."""
+    role, bits, wire = options(data)
+    frames, found = DurableFrames(), []
+    if role is Role.CLIENT:
+        opened = DurableSender("upload-17", VECTOR_EPOCH, (None, 2**26)[bits & 1])
+        frames.feed(True, FrameHead("DATA", 0, length=999), opened.open())
+        chunks, label = list(_chunks(wire, bits)), _answered(opened, _chunks(wire, bits))
+    else:
+        chunks, label = list(_chunks(wire, bits)), _received(_chunks(wire, bits), bits)
+    for chunk in chunks:  # a recorder sees the same
+        sent = role is not Role.CLIENT
+        found += frames.feed(sent, FrameHead("DATA", 0, length=len(chunk)), chunk)
+    return " ".join([label, *(head.type for head in found[:4])])
+
+
+def _answered(sender: DurableSender, chunks: Iterator[bytes]) -> str:
+    label: list[str] = []
+    for chunk in chunks:
+        try:
+            answers = sender.receive(chunk)
+        except RemoteProtocolError as error:
+            assert sender.phase is Phase.OVER
+            return " ".join([*label[:8], said(error)])
+        label += [type(answer).__name__ for answer in answers]
+        assert 0 <= sender.committed <= sender.sent
+        with suppress(LocalProtocolError):
+            sender.data(100)
+        with suppress(LocalProtocolError):
+            if len(label) % 3 == 2:
+                sender.end()
+    return " ".join(label[:8])
+
+
+def _received(chunks: Iterator[bytes], bits: int) -> str:
+    receiver, label = DurableReceiver(), []
+    begun = got = 0
+    for chunk in chunks:
+        try:
+            events = receiver.receive(chunk)
+        except RemoteProtocolError as error:
+            receiver.refuse(Refusal.MALFORMED, str(error))
+            return " ".join([*label[:8], said(error)])
+        for event in events:
+            label.append(type(event).__name__)
+            if isinstance(event, Open):
+                begun = 8 * (bits & 1)
+                receiver.accept(begun)
+            elif isinstance(event, Data):
+                got += len(event.data)
+            elif isinstance(event, End):
+                receiver.commit(receiver.received)
+                receiver.complete()
+        assert receiver.received == begun + got
+        with suppress(LocalProtocolError):
+            receiver.commit(receiver.received)
+    return " ".join(label[:8])
+
+
 # River
 
 
@@ -374,6 +468,8 @@ HARNESSES: dict[str, Harness] = {
     "js-ws": native(JS_WS),
     "yamux": yamux,
     "bymux": bymux,
+    "resumption": resumption,
+    "durable": durable,
     "river-json": river(JsonCodec()),
     "river-msgpack": river(MsgpackCodec()),
     "river-protobuf": river(ProtobufCodec()),

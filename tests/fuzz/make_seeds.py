@@ -19,10 +19,10 @@ from ..helpers.machine_pairs import ACK, CLOSE, DATA, ERROR, GO_AWAY, message, u
 from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN
 from ..helpers.rpc import bad_json, bad_msgpack, bad_protobuf, codec_vectors
 from ..helpers.rpc.protobuf_messages import EMPTY, text
-from ..helpers.vectors import bymux, js_ws, yamux, yamux_recorded
+from ..helpers.vectors import bymux, durable, js_ws, resumption, yamux, yamux_recorded
 from ..helpers.websocket_wire import CONTINUATION, frame
 from .corpus import SEEDS
-from .harnesses import HARNESSES
+from .harnesses import HARNESSES, VECTOR_EPOCH
 
 __all__ = ["made"]
 
@@ -112,6 +112,44 @@ def _bymux() -> Named:
         yield name, _first(talk.role) + b"".join(bytes.fromhex(step[1:]) for step in steps)
 
 
+def _resumption() -> Named:
+    for role in Role:
+        for vector in resumption.MESSAGES:
+            body = bytes.fromhex(vector["hex"])
+            if len(body) < 600:
+                yield vector["name"], _first(role) + frame(role, Opcode.BINARY, body)
+        talk = [b"\0data", b"\5" + bytes(7) + b"\n", b"\0more", b"\6\3\xe8bye"]
+        wire = b"".join(frame(role, Opcode.BINARY, each) for each in talk)
+        yield "a session to its end", _first(role) + wire
+    for vector in resumption.MESSAGES:
+        yield (
+            f"not in a frame: {vector['name']}",
+            _first(Role.CLIENT) + bytes.fromhex(vector["hex"]),
+        )
+
+
+def _durable() -> Named:
+    frames = {vector["name"]: bytes.fromhex(vector["hex"]) for vector in durable.FRAMES}
+    sides = {vector["name"]: vector["side"] for vector in durable.FRAMES}
+    opened = frames["a stream of unknown size"]
+    for name, data in frames.items():
+        role = Role.SERVER if sides[name] == "sender" else Role.CLIENT
+        yield name, _first(role) + data
+        if role is Role.SERVER and data != opened:
+            yield f"{name}, behind OPEN", _first(role) + opened + data
+        if role is Role.CLIENT:
+            accepted = b"\x10" + VECTOR_EPOCH + bytes(8)
+            yield f"{name}, behind ACCEPTED", _first(role) + accepted + data
+    for vector in durable.ILLEGAL:
+        role = Role.SERVER if vector["side"] == "sender" else Role.CLIENT
+        yield f"refused: {vector['name']}", _first(role) + bytes.fromhex(vector["hex"])
+    data = [b"\1" + bytes(11) + b"\3abc", b"\1" + bytes(7) + b"\3\0\0\0\1d"]
+    whole = opened + b"".join(data) + b"\2" + bytes(7) + b"\4\0"
+    yield "a stream to its end", _first(Role.SERVER) + whole
+    told = b"\x10" + VECTOR_EPOCH + bytes(8) + b"\x11" + bytes(8) + b"\x12" + bytes(7) + b"d"
+    yield "all answers", _first(Role.CLIENT) + told
+
+
 def _river(codec: str, malformed: Iterable[Any]) -> Callable[[], Named]:
     def seeds() -> Named:
         for valid in (True, False):
@@ -167,6 +205,8 @@ SOURCES: dict[str, Callable[[], Named]] = {
     "js-ws": _js_ws,
     "yamux": _yamux,
     "bymux": _bymux,
+    "resumption": _resumption,
+    "durable": _durable,
     "river-json": _river("json", bad_json.TABLE[::6]),
     "river-msgpack": _river("msgpack", bad_msgpack.TABLE[::6]),
     "river-protobuf": _river_protobuf,

@@ -98,7 +98,7 @@ class MemoryJournal:
         self.epoch = epoch
         self.start = start
         self.trimmed: list[int] = []
-        self._limit = limit
+        self.max_bytes = limit
         self._data = bytearray()
 
     @property
@@ -107,7 +107,7 @@ class MemoryJournal:
 
     def append(self, data: bytes, timeout: float | None = None) -> int:
         assert timeout == 0  # nobody else would make room meanwhile
-        if len(self._data) + len(data) > self._limit:
+        if len(self._data) + len(data) > self.max_bytes:
             raise TimeoutError("the journal is full")
         self._data += data
         return self.end
@@ -128,6 +128,7 @@ def receiving(
     handler: Callable[[ReceivedStream], object],
     offsets: Any,
     protocol: str = "wsmux",
+    config: wsmux.Config | None = None,
     **options: Any,
 ) -> Iterator[Callable[[], wsmux.Connection]]:
     """Yield a function that makes a connection to a handler of durable streams."""
@@ -149,7 +150,7 @@ def receiving(
     with ExitStack() as stack:
 
         def connect() -> wsmux.Connection:
-            client, server = wsmux.pair(protocol=protocol)
+            client, server = wsmux.pair(protocol=protocol, config=config)
             stack.callback(server.close)
             stack.enter_context(client)
             threads.append(threading.Thread(target=accept, args=(server,), name="durable-accept"))

@@ -441,3 +441,33 @@ def test_whatever_is_cut_is_received_once_and_in_order(
     assert receiver.failure is None
     assert [payload for kind, payload in got if kind is BINARY] == bodies
     assert receiver.session.peer_end == (1000, "")
+
+
+# Recorders
+
+
+@BOTH_ROLES
+def test_a_recorder_is_told_of_what_carries_no_message_and_of_its_place(role: Role) -> None:
+    sender, reader = framing(role), framing(other(role))
+    told: list[bytes] = []
+    sender.tap, reader.untold = told.append, []
+    sender.session.receive(b"\0some")
+    reader.session.sent = 4
+    wire = [
+        *sender.encode((b"one", b"")),
+        *sender.encode(ACKNOWLEDGEMENT),
+        *sender.encode((b"two", b"")),
+        sender.encode_control(CLOSE, NORMAL),
+    ]
+    received = feed(reader, b"".join(bytes(piece) for piece in wire))
+    assert [bytes(message) for kind, message in received if kind is BINARY] == [b"one", b"two"]
+    assert told == [ack(4), end(1000)]
+    assert reader.untold == [(1, ack(4)), (2, end(1000))]
+
+
+def test_a_message_that_is_refused_is_told_too() -> None:
+    reader = framing(Role.SERVER)
+    reader.untold = []
+    feed(reader, frame(Role.SERVER, BINARY, b"\x07" + bytes(1000)))
+    assert reader.failure is not None
+    assert reader.untold == [(0, b"\x07" + bytes(255))]

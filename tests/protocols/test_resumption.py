@@ -665,3 +665,14 @@ def test_a_session_acknowledges_by_quarters_of_what_its_peer_keeps() -> None:
     assert receiver.acknowledge_after >= ACKNOWLEDGE_BESIDE
     receiver.met(2**20)
     assert receiver.acknowledge_after == 2**18
+
+
+@pytest.mark.parametrize("client", [True, False])
+def test_both_sides_know_how_the_session_began(client: bool) -> None:
+    session = Session(bytes(16), 2**20, 60.0)
+    session.epoch, session.key = b"epoch of", b"k" * 32
+    session.met(2**19)
+    session.receive(b"\0more")
+    hello, welcome = session.first_greetings(client)
+    assert hello == Hello(bytes(16), buffer=2**20 if client else 2**19)
+    assert welcome == Welcome(b"epoch of", 0, 60.0, 2**19 if client else 2**20)

@@ -228,7 +228,7 @@ def subprotocol(args: argparse.Namespace, address: str) -> dict[str, Any]:
     return {"subprotocol": None if args.subprotocol == "none" else args.subprotocol}
 
 
-def _resuming(
+def resuming(
     args: argparse.Namespace, address: str, context: ssl.SSLContext | None
 ) -> dict[str, Any]:
     """Return the argument of ``connect`` for a connection that is resumed.
@@ -261,7 +261,7 @@ def connecting(args: argparse.Namespace, address: str) -> dict[str, Any]:
         "headers": headers(args, address),
         "ssl_context": context,
         **subprotocol(args, address),
-        **(_resuming(args, address, context) if "resume" in args else {}),
+        **(resuming(args, address, context) if "resume" in args else {}),
     }
 
 

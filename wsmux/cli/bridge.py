@@ -1,6 +1,8 @@
 """Relay streams between clients that connect here and a server, each in its own wire.
 
-Each client gets its own connection to the server. The first line on stdout is the URL.
+Each client gets its own connection to the server. The first line on stdout is the URL. With
+--resume, connections of both sides go on after outages, as far as clients ask for it and the server
+allows it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from .addresses import (
     address,
     client_tls,
     headers,
+    resuming,
     server_tls,
     subprotocol,
     url,
@@ -59,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_subprotocol(parser, "--to-subprotocol")
     parser.add_argument("--timeout", type=seconds, help="seconds to connect to the server")
     add_listening(parser)
-    add_connecting(parser)
+    add_connecting(parser, resumes=False)
 
 
 def _listen_url(text: str) -> str:
@@ -79,7 +82,13 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--certfile needs a wss:// address", status=2)
     if args.subprotocol and len(args.to_protocol or ()) > 1:
         raise CommandError("--to-subprotocol names one wire: give one --to-protocol", status=2)
-    options = {"headers": headers(args, args.to), **subprotocol(args, args.to)}
+    if args.resume and parts.scheme == "tcp" and args.certfile:
+        raise CommandError(f"--resume with TLS needs wss://, and {args.listen} is not", status=2)
+    options = {
+        "headers": headers(args, args.to),
+        **subprotocol(args, args.to),
+        **resuming(args, args.to, client_tls(args, args.to)),
+    }
     server = wsmux.serve(
         partial(_bridge, args, options),
         host=parts.hostname or "127.0.0.1",
@@ -88,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         transport="tcp" if parts.scheme == "tcp" else "websocket",
         origins=args.origin,
         ssl_context=server_tls(args),
+        resume=bool(args.resume),
     )
     with server:
         emit(json.dumps({"url": server.url, "port": server.port}) if args.json else server.url)

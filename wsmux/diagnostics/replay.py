@@ -31,7 +31,7 @@ from ..protocols.registry import wire
 from ..protocols.yamux_frames import Flag, Type
 from ..protocols.yamux_frames import encode_head as yamux_head
 from ..recording.file_format import BadRecording, Entry, Header
-from ..recording.frame_parser import TYPE_WIDTHS, FrameHead, cutter, read_head
+from ..recording.frame_parser import CARRIED, TYPE_WIDTHS, FrameHead, cutter, read_head
 from ..runtime.deadline import Deadline
 from ..runtime.threads import daemon_thread
 
@@ -157,6 +157,8 @@ class Script:
         """
         script = cls()
         for number, entry in enumerate(entries, 2):
+            if entry.head.type.startswith(CARRIED):
+                continue  # the replay needs one carrier
             if entry.raw is None:
                 raise BadRecording(
                     "the recording has frame headers only: replaying needs Recording(payload=...)"

@@ -30,12 +30,16 @@ class Journal(Protocol):
 
     Attributes:
         epoch: 16 bytes, made once for the journal.
+        max_bytes: the most bytes that are kept; a longer write is appended in parts.
         start: the offset of the oldest byte that is kept.
         end: the offset behind the newest.
     """
 
     @property
     def epoch(self) -> bytes: ...
+
+    @property
+    def max_bytes(self) -> int: ...
 
     @property
     def start(self) -> int: ...

@@ -128,6 +128,7 @@ class Journal(Closing):
 
     Attributes:
         epoch: 16 random bytes, made once with the journal.
+        max_bytes: as given.
 
     Raises:
         JournalError: another process has it open.
@@ -149,7 +150,7 @@ class Journal(Closing):
                 "max_bytes and segment_bytes must be at least 1, and sync_every at least 0"
             )
         self._folder = Path(folder)
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._segment_bytes = segment_bytes
         self._sync_every = sync_every
         self._room = Condition(threading.Lock())
@@ -191,16 +192,16 @@ class Journal(Closing):
             JournalError: writing or syncing failed, and the journal takes no more.
             ValueError: it is larger than ``max_bytes``, or the journal is closed.
         """
-        if len(data) > self._max_bytes:
+        if len(data) > self.max_bytes:
             raise ValueError(
-                f"{len(data)} bytes are more than a journal of {self._max_bytes} bytes keeps: "
+                f"{len(data)} bytes are more than a journal of {self.max_bytes} bytes keeps: "
                 "give it more max_bytes"
             )
         deadline = Deadline(timeout)
         with self._room:
             while True:
                 self._check_locked()
-                if self.end - self._start + len(data) <= self._max_bytes:
+                if self.end - self._start + len(data) <= self.max_bytes:
                     break
                 if deadline.expired():
                     raise TimeoutError(

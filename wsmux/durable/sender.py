@@ -154,13 +154,13 @@ class DurableStream(Leaving):
             ConcurrencyError: another thread is writing, or closing.
             ValueError: the stream is closed.
         """
-        deadline, taken = deadline_in(self.timeout), 0
+        deadline, taken, most = deadline_in(self.timeout), 0, self._largest_part()
         with memoryview(data) as given, given.cast("B") as view, self._alone(deadline):
             self._drain()
             try:
                 while taken < len(view):
                     self._send_kept(deadline)
-                    part = bytes(view[taken : taken + MAX_DATA])
+                    part = bytes(view[taken : taken + most])
                     self._keep(part, deadline)
                     taken += len(part)
                 self._send_kept(deadline)
@@ -269,6 +269,14 @@ class DurableStream(Leaving):
     def _check_open_locked(self) -> None:
         if self._closed:
             raise ValueError(f"the durable stream {self.name!r} is closed")
+
+    def _largest_part(self) -> int:
+        """Return how many bytes are taken at once: of a small journal half of what it keeps.
+
+        So one part can be committed while the next one is written.
+        """
+        journal = self._journal
+        return MAX_DATA if journal is None else min(MAX_DATA, max(1, journal.max_bytes // 2))
 
     def _keep(self, data: bytes, deadline: Deadline) -> None:
         """Take responsibility for a part of what is written."""

@@ -186,6 +186,7 @@ class Reconnector:
                 self._awaited = None
         if isinstance(answer, Refusal) or answer.epoch != session.epoch:
             sock.close()
+            transport.note(False, answer.encode())
             told = answer.reason if isinstance(answer, Refusal) else "another server answered"
             transport.lose(told)
             return True

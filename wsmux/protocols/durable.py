@@ -42,6 +42,7 @@ from .base import Buffer
 __all__ = [
     "DIGEST_SIZE",
     "EPOCH_SIZE",
+    "MAGIC",
     "MAX_DATA",
     "MAX_NAME",
     "NO_EPOCH",
@@ -52,11 +53,17 @@ __all__ = [
     "DurableReceiver",
     "DurableSender",
     "End",
+    "FrameType",
+    "HeadReader",
     "Open",
     "Phase",
     "Refusal",
     "Refused",
     "check_open",
+    "parse_open",
+    "size_of_answer",
+    "size_of_frame",
+    "size_of_open",
 ]
 
 MAGIC = b"wsmuxdur"
@@ -202,7 +209,7 @@ def check_open(name: str, epoch: bytes, size: int | None) -> None:
         raise ValueError(f"a size is from 0 to 2^64 - 2 bytes, not {size}")
 
 
-class _HeadReader:
+class HeadReader:
     """Collect the head of one frame after another.
 
     Args:
@@ -276,7 +283,7 @@ class DurableSender(_End):
         super().__init__()
         self.opened = Open(name, epoch, size)
         self.sent = self.committed = 0
-        self._heads = _HeadReader(_size_of_answer)
+        self._heads = HeadReader(size_of_answer)
 
     def open(self) -> bytes:
         """Return OPEN, the first bytes of the stream."""
@@ -394,7 +401,8 @@ class DurableSender(_End):
         self.committed = committed
 
 
-def _size_of_answer(held: bytearray) -> int:
+def size_of_answer(held: bytearray) -> int:
+    """Return the size of a receiver's frame, for ``HeadReader``."""
     if not held:
         return 1
     kind = held[0]
@@ -431,7 +439,7 @@ class DurableReceiver(_End):
         self.opened: Open | None = None
         self.received = self.committed = 0
         self._body = 0  # bytes that the DATA being received has left
-        self._heads = _HeadReader(self._size_of_head)
+        self._heads = HeadReader(self._size_of_head)
 
     def receive(self, data: Buffer) -> list[Received]:
         """Return what the sender says; the pieces of data are views of ``data``.
@@ -455,7 +463,7 @@ class DurableReceiver(_End):
 
     def _head(self, head: bytes, events: list[Received]) -> None:
         if self.opened is None:
-            self.opened = _parse_open(head)
+            self.opened = parse_open(head)
             self.phase = Phase.OPENED
             events.append(self.opened)
         elif head[0] == FrameType.DATA:
@@ -492,22 +500,7 @@ class DurableReceiver(_End):
             )
 
     def _size_of_head(self, held: bytearray) -> int:
-        if self.opened is None:
-            return _size_of_open(held)
-        if not held:
-            return 1
-        if held[0] == FrameType.DATA:
-            return _DATA.size
-        if held[0] != FrameType.END:
-            raise FrameError(
-                f"a sender of durable streams sends frames of type 1 and 2, not {held[0]}"
-            )
-        if len(held) < _END.size:
-            return _END.size
-        length = held[_END.size - 1]
-        if length not in (0, DIGEST_SIZE):
-            raise FrameError(f"a digest has 0 or {DIGEST_SIZE} bytes, not {length}")
-        return _END.size + length
+        return size_of_open(held) if self.opened is None else size_of_frame(held)
 
     def accept(self, committed: int) -> bytes:
         """Return ACCEPTED.
@@ -565,7 +558,23 @@ class DurableReceiver(_End):
         return _REFUSED.pack(FrameType.REFUSED, kind, len(text)) + text
 
 
-def _size_of_open(held: bytearray) -> int:
+def size_of_frame(held: bytearray) -> int:
+    """Return the size of the head of a sender's frame behind OPEN, for ``HeadReader``."""
+    if not held:
+        return 1
+    if held[0] == FrameType.DATA:
+        return _DATA.size
+    if held[0] != FrameType.END:
+        raise FrameError(f"a sender of durable streams sends frames of type 1 and 2, not {held[0]}")
+    if len(held) < _END.size:
+        return _END.size
+    length = held[_END.size - 1]
+    if length not in (0, DIGEST_SIZE):
+        raise FrameError(f"a digest has 0 or {DIGEST_SIZE} bytes, not {length}")
+    return _END.size + length
+
+
+def size_of_open(held: bytearray) -> int:
     """Return the size of OPEN; raise at the first byte that cannot be of one."""
     if held[: len(MAGIC)] != MAGIC[: len(held)]:
         raise FrameError(
@@ -581,7 +590,12 @@ def _size_of_open(held: bytearray) -> int:
     return _OPEN.size + held[_OPEN.size - 1]
 
 
-def _parse_open(head: bytes) -> Open:
+def parse_open(head: bytes) -> Open:
+    """Return what OPEN says.
+
+    Raises:
+        FrameError: the name is empty, or not UTF-8.
+    """
     _, _, epoch, size, _ = _OPEN.unpack_from(head)
     try:
         name = str(head[_OPEN.size :], "utf-8")

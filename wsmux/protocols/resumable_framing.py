@@ -6,10 +6,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..exceptions import CloseCode, RemoteProtocolError
 from .base import Buffer, Message, Role
 from .framing import MAX_CONTROL, Opcode, Received, decode_close
-from .resumption import ACKNOWLEDGE_BESIDE, DATA_BYTE, END_BYTE, Kept, Session, end_body
+from .resumption import (
+    ACKNOWLEDGE_BESIDE,
+    DATA_BYTE,
+    END_BYTE,
+    Kept,
+    Session,
+    end_body,
+)
 from .websocket import WebSocketFraming
 
 __all__ = ["ACKNOWLEDGEMENT", "ResumableFraming"]
@@ -20,6 +29,9 @@ _received, _encode = WebSocketFraming.received, WebSocketFraming.encode
 
 # Below this size, dropping the type in front of a message by a copy costs less than a view.
 COPIED = 4096
+
+# Bytes of such a message that a recorder is told: all but the end of a reason that is too long.
+RECORDED = 256
 
 # Queued like a message; what was received by the time it is sent is acknowledged.
 ACKNOWLEDGEMENT: Message = (b"", b"")
@@ -35,6 +47,8 @@ class ResumableFraming(WebSocketFraming):
         session: counts and keeps.
         closing: END was sent, and a close frame.
         due: the owner has to look at acknowledgements; it resets this.
+        tap: the flight recorder's callback for sent messages that carry none of the inner wire.
+        untold: received ones, each behind how many messages of a read; ``None`` if not recorded.
     """
 
     def __init__(
@@ -43,6 +57,8 @@ class ResumableFraming(WebSocketFraming):
         super().__init__(role, max(max_message_size, MAX_CONTROL) + 1, max_fragments)
         self.session = session
         self.closing = self.due = False
+        self.tap: Callable[[bytes], None] | None = None
+        self.untold: list[tuple[int, bytes]] | None = None
 
     def received(self, count: int) -> list[Received]:
         frames = _received(self, count)
@@ -63,6 +79,8 @@ class ResumableFraming(WebSocketFraming):
             for kind, data in frames:
                 message: Buffer | None = data
                 if kind is _BINARY:
+                    if self.untold is not None and data[:1] != DATA_BYTE:
+                        self.untold.append((len(messages), bytes(data[:RECORDED])))
                     message = self.session.receive(data)
                 if message is not None:
                     messages.append((kind, message))
@@ -77,15 +95,18 @@ class ResumableFraming(WebSocketFraming):
             return _encode(self, message, kind)
         session = self.session
         if message is ACKNOWLEDGEMENT:
-            return _encode(self, (session.acknowledgement(), b""))
+            return self._acknowledge()
         head, body = message
         session.sent = end = session.sent + len(head) + len(body)
         message = DATA_BYTE + head, body
         session.kept.append((end, message))
         pieces = _encode(self, message)
         if session.received - session.told >= ACKNOWLEDGE_BESIDE:
-            return _encode(self, (session.acknowledgement(), b"")) + pieces
+            return self._acknowledge() + pieces
         return pieces
+
+    def _acknowledge(self) -> list[Buffer]:
+        return self.encode_greeting(self.session.acknowledgement())
 
     def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
         """Return the bytes of a ping, a pong, or END and a close frame."""
@@ -95,7 +116,7 @@ class ResumableFraming(WebSocketFraming):
         end: Message = (END_BYTE + end_body(code, reason), b"")
         self.session.keep(end)
         self.closing = True
-        pieces = _encode(self, end)
+        pieces = self.encode_greeting(end[0])
         return b"".join(pieces) + super().encode_control(kind, payload)
 
     def restart(self) -> None:
@@ -107,7 +128,9 @@ class ResumableFraming(WebSocketFraming):
         self.shrink()
 
     def encode_greeting(self, message: bytes) -> list[Buffer]:
-        """Return the bytes of HELLO or of its answer, which have no position."""
+        """Return the bytes of a message that is not kept here, such as HELLO or its answer."""
+        if self.tap is not None:
+            self.tap(message[:RECORDED])
         return _encode(self, (message, b""))
 
     def resend(self, kept: list[Kept]) -> list[Buffer]:

@@ -62,7 +62,9 @@ __all__ = [
     "Refusal",
     "Session",
     "Welcome",
+    "parse_acknowledgement",
     "parse_answer",
+    "parse_end",
     "parse_hello",
 ]
 
@@ -284,6 +286,7 @@ class Session:
         limit: unacknowledged bytes beyond which no more data is sent.
         sent, acknowledged, received: positions.
         kept: what was sent and not acknowledged, in order.
+        peer_buffer: how many bytes the peer keeps.
         acknowledge_after: received bytes after which they are acknowledged at once.
         look_at: the received position at which the owner looks whether to acknowledge.
         told: the position that the last ACK, HELLO or WELCOME named as received.
@@ -301,7 +304,7 @@ class Session:
         self.peer_end: tuple[int, str] | None = None
         self.told = 0
         self.look_at = 1
-        self.acknowledge_after = LEAST_RESUME_BUFFER // QUARTER
+        self.met(LEAST_RESUME_BUFFER)
         self.kept: deque[Kept] = deque()
 
     # Sending
@@ -392,11 +395,9 @@ class Session:
             self.received += len(data) - 1
             return memoryview(data)[1:]
         if kind == _ACKNOWLEDGED:
-            if len(data) != _ACK.size:
-                raise FrameError(f"ACK of {len(data)} bytes instead of {_ACK.size}")
-            self.acknowledged_up_to(_ACK.unpack(data)[1])
+            self.acknowledged_up_to(parse_acknowledgement(data))
         elif kind == _END:
-            self.peer_end = _parse_end(data)
+            self.peer_end = parse_end(data)
             self.received += len(data) - 1
         else:
             raise FrameError(f"message of type {kind} on a resumable connection")
@@ -411,6 +412,7 @@ class Session:
 
     def met(self, buffer: int) -> None:
         """Learn how many bytes the peer keeps, from its HELLO or WELCOME."""
+        self.peer_buffer = buffer
         self.acknowledge_after = buffer // QUARTER
 
     def hello(self) -> Hello:
@@ -429,6 +431,16 @@ class Session:
             self.limit,
         )
 
+    def first_greetings(self, client: bool) -> tuple[Hello, Welcome]:
+        """Return what both sides said when the session began; the key is left out.
+
+        Args:
+            client: this side is the client.
+        """
+        peer = self.peer_buffer
+        buffers = (self.limit, peer) if client else (peer, self.limit)
+        return Hello(self.id, buffer=buffers[0]), Welcome(self.epoch, 0, self.grace, buffers[1])
+
     def welcome(self) -> Welcome:
         """Return the answer to a HELLO that resumes this session, for a server."""
         self.told = self.received
@@ -440,7 +452,24 @@ def end_body(code: int, reason: str) -> bytes:
     return _CODE.pack(code) + reason.encode()
 
 
-def _parse_end(data: Buffer) -> tuple[int, str]:
+def parse_acknowledgement(data: Buffer) -> int:
+    """Return the position in an ACK.
+
+    Raises:
+        FrameError: it has another size.
+    """
+    if len(data) != _ACK.size:
+        raise FrameError(f"ACK of {len(data)} bytes instead of {_ACK.size}")
+    position: int = _ACK.unpack(data)[1]
+    return position
+
+
+def parse_end(data: Buffer) -> tuple[int, str]:
+    """Return the close code and the reason in an END.
+
+    Raises:
+        FrameError: it is cut, or not UTF-8.
+    """
     if len(data) < 1 + _CODE.size:
         raise FrameError("END without a whole close code")
     (code,) = _CODE.unpack_from(data, 1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..exceptions import LocalProtocolError
+from ..protocols.base import Role
 from ..protocols.framing import Framing
+from ..protocols.resumable_framing import ResumableFraming
 from ..runtime.logs import logger
 
 if TYPE_CHECKING:
@@ -22,7 +24,12 @@ def record(transport: MessageTransport, wire: str, framing: Framing) -> None:
     if plan is not None:
         from .recorder import Recorder
 
+        client = transport.role is Role.CLIENT
         recorder = Recorder(plan, transport.role, transport.name, transport.config, wire, framing)
+        if isinstance(framing, ResumableFraming):  # its first carrier was greeted before
+            hello, welcome = framing.session.first_greetings(client)
+            recorder.carried(client, hello.encode(None))
+            recorder.carried(not client, welcome.encode())
         transport.frame_reader.recorder = recorder
         transport.queue.tap = recorder.sent
 

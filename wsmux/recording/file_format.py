@@ -30,7 +30,7 @@ MAX_LINE = 64 * 1024 * 1024
 
 DIRECTIONS = {"sent": True, "received": False}
 NOTHING: tuple[object, ...] = (None, (), "")
-_OPTIONAL = ("stream", "length", "credit", "code", "value")
+_OPTIONAL = ("stream", "length", "credit", "code", "value", "position")
 
 
 class BadRecording(ValueError):

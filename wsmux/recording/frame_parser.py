@@ -16,10 +16,27 @@ from ..protocols import bymux_packets as bymux
 from ..protocols.base import Buffer
 from ..protocols.framing import Opcode, decode_close
 from ..protocols.native import READ, direction_of, parse_head
+from ..protocols.resumption import (
+    MessageType,
+    Refusal,
+    parse_acknowledgement,
+    parse_answer,
+    parse_end,
+    parse_hello,
+)
 from ..protocols.varint import decode_varint
 from ..protocols.yamux_frames import HEAD_SIZE, Flag, FrameReader, Type
 
-__all__ = ["KEPT", "TYPE_WIDTHS", "Cutter", "FrameHead", "cutter", "read_head"]
+__all__ = [
+    "CARRIED",
+    "KEPT",
+    "TYPE_WIDTHS",
+    "Cutter",
+    "FrameHead",
+    "cutter",
+    "read_carried",
+    "read_head",
+]
 
 # Bytes of a frame that include all its fields: the longest is a native ERROR, of 19.
 KEPT = 24
@@ -28,6 +45,12 @@ NATIVE = ("DATA", "ACK", "ERROR", "CLOSE", "GO_AWAY")
 BYMUX = ("CREDIT", "WRITE", "PING", "PONG", "CLOSE", "STOP_READ")
 _UINT32 = struct.Struct(">I")
 LONGEST = 2**64
+
+# How the types of messages of resumable connections begin.
+CARRIED = "RESUME_"
+
+# Bytes shown of an id of 16 random ones: enough to tell sessions apart, too few to be one.
+SHOWN = 4
 
 # Width of the type field in native frames.
 TYPE_WIDTHS = {"wsmux": 1, "js-ws": 2}
@@ -46,7 +69,10 @@ class FrameHead(NamedTuple):
         flags: the flags of Yamux, in bit order.
         value: of a ping; the first unprocessed stream of a native GO_AWAY; the stream opened by a
             Bymux WRITE without a stream.
-        detail: the reason of a close, or why a frame cannot be parsed.
+        detail: the reason of a close, or why a frame cannot be parsed; the rest that a message of a
+            resumable connection or a durable stream says.
+        position: bytes before it in a durable stream, or before what a message of a resumable
+            connection or a durable stream says was received, or committed.
     """
 
     type: str
@@ -58,6 +84,7 @@ class FrameHead(NamedTuple):
     flags: tuple[str, ...] = ()
     value: int | None = None
     detail: str = ""
+    position: int | None = None
 
 
 def read_head(wire: str, data: Buffer, size: int, kind: Opcode = Opcode.BINARY) -> FrameHead:
@@ -82,6 +109,46 @@ def read_head(wire: str, data: Buffer, size: int, kind: Opcode = Opcode.BINARY) 
         return _native(data, size, TYPE_WIDTHS[wire])
     except FrameError as error:
         return FrameHead("MALFORMED", length=size, detail=str(error))
+
+
+def read_carried(message: bytes) -> FrameHead:
+    """Return the fields of a message of a resumable connection that carries none of its wire.
+
+    A secret, such as the key in WELCOME, is not among them.
+
+    Returns:
+        A header of type ``MALFORMED`` if it cannot be parsed.
+    """
+    try:
+        return _carried(message)
+    except FrameError as error:
+        return FrameHead("MALFORMED", length=len(message), detail=str(error))
+
+
+def _carried(message: bytes) -> FrameHead:
+    kind = message[0] if message else None
+    if kind == MessageType.HELLO:
+        hello, _, _ = parse_hello(message)
+        return FrameHead(
+            "RESUME_HELLO",
+            flags=("RESUMING",) if hello.resuming else (),
+            position=hello.received,
+            detail=f"session {hello.session[:SHOWN].hex()} generation {hello.generation} "
+            f"oldest {hello.oldest} buffer {hello.buffer}",
+        )
+    if kind == MessageType.ACK:
+        return FrameHead("RESUME_ACK", position=parse_acknowledgement(message))
+    if kind == MessageType.END:
+        code, reason = parse_end(message)
+        return FrameHead("RESUME_END", code=code, detail=reason)
+    answer = parse_answer(message)
+    if isinstance(answer, Refusal):
+        return FrameHead("RESUME_LOST" if answer.lost else "RESUME_REFUSED", detail=answer.reason)
+    return FrameHead(
+        "RESUME_WELCOME",
+        position=answer.received,
+        detail=f"epoch {answer.epoch[:SHOWN].hex()} grace {answer.grace:g} buffer {answer.buffer}",
+    )
 
 
 def _carrier(kind: Opcode, data: Buffer, size: int) -> FrameHead:

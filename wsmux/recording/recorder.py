@@ -30,10 +30,11 @@ from ..config import Config, Recording
 from ..exceptions import ConnectionClosed, ConnectionClosedOK, FrameError, WsmuxError
 from ..protocols.base import Buffer, Message, Role
 from ..protocols.framing import Framing, Opcode, Received
+from ..protocols.resumable_framing import ResumableFraming
 from ..protocols.websocket import WebSocketFraming
 from ..runtime.logs import logger
 from .file_format import Entry, Header, entry_line, header_line
-from .frame_parser import KEPT, Cutter, cutter, read_head
+from .frame_parser import KEPT, Cutter, cutter, read_carried, read_head
 
 __all__ = ["Recorder"]
 
@@ -181,6 +182,9 @@ class Recorder:
     Attributes:
         received: stores received frames; for the I/O thread.
         sent: stores outgoing frames; for the holder of the send lock.
+
+    Messages of a resumable connection beside those of its wire are kept apart, as many of them as
+    of frames.
     """
 
     def __init__(
@@ -207,6 +211,32 @@ class Recorder:
         if wire == "bymux" or not self._controls:
             self.sent = partial(_send_bytes, self._sent, going, _most(plan), self._controls)
 
+        # Time, whether it was sent, the message. Two threads append, any copies.
+        self._carried: deque[tuple[float, bool, bytes]] = deque(maxlen=plan.frames)
+        if isinstance(framing, ResumableFraming):
+            framing.untold = []
+            framing.tap = partial(self.carried, True)
+            self.received = partial(self._receive_carried, self.received, framing.untold)
+
+    def carried(self, sent: bool, message: bytes) -> None:
+        """Store a message of a resumable connection that carries none of its wire."""
+        self._carried.append((_now(), sent, message))
+
+    def _receive_carried(
+        self,
+        store: Callable[[list[Received]], None],
+        untold: list[tuple[int, bytes]],
+        frames: list[Received],
+    ) -> None:
+        """Store what one read of a resumable connection gave, in order."""
+        done = 0
+        for before, message in untold:
+            store(frames[done:before])
+            self.carried(False, message)
+            done = before
+        untold.clear()
+        store(frames[done:])
+
     def text(self, error: WsmuxError | None) -> str:
         """Return the recording so far; from any thread.
 
@@ -214,6 +244,7 @@ class Recorder:
             error: why the connection ended, if it has.
         """
         (sent, lost_sent), (received, lost_received) = self._sent.copy(), self._received.copy()
+        carried = sorted(self._carried.copy())
         header = Header(
             version=import_module("wsmux").__version__,
             wire=self._wire,
@@ -221,7 +252,7 @@ class Recorder:
             carrier=self._carrier,
             name=self._name,
             started=self._started,
-            frames=len(sent) + len(received),
+            frames=len(sent) + len(received) + len(carried),
             lost_sent=lost_sent,
             lost_received=lost_received,
             config=_changed(self._config),
@@ -229,7 +260,13 @@ class Recorder:
             code=error.code if isinstance(error, ConnectionClosed) else None,
         )
         entries = heapq.merge(
-            self._entries(received, False), self._entries(sent, True), key=attrgetter("time")
+            self._entries(received, False),
+            self._entries(sent, True),
+            (
+                Entry(max(0.0, when - self._begun), is_sent, read_carried(message), len(message))
+                for when, is_sent, message in carried
+            ),
+            key=attrgetter("time"),
         )
         lines = itertools.chain((header_line(header),), map(entry_line, entries))
         return "".join(f"{line}\n" for line in lines)

@@ -85,6 +85,9 @@ class FrameTap(Protocol):
     received: Callable[[list[Received]], None]
     sent: Callable[[list[Frame]], None]
 
+    def carried(self, sent: bool, message: bytes) -> None:
+        """Record a message of a resumable connection that no framing saw."""
+
     def text(self, error: WsmuxError | None) -> str:
         """Return the recording so far; ``error`` is why the connection ended, if it has."""
 

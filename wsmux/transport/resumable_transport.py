@@ -23,7 +23,7 @@ from ..exceptions import CloseCode, ConnectionClosed, ResumeLost, closed_error
 from ..protocols.base import Role
 from ..protocols.framing import Received
 from ..protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
-from ..protocols.resumption import PositionError, Refusal
+from ..protocols.resumption import Hello, PositionError, Refusal, Welcome
 from ..runtime import clock
 from ..runtime.deadline import LONGEST_WAIT
 from ..runtime.logs import logger
@@ -349,6 +349,7 @@ class ResumableTransport(MessageTransport):
             _log.debug("%s: a carrier ended before it was used: %s", self.name, error)
             return False
         greeting = session.welcome().encode() if carrier.welcomes else b""
+        self._record_hello(carrier)
         try:
             session.check_oldest(carrier.oldest)
             again = self.queue.attach(sock, greeting, carrier.received)
@@ -377,6 +378,24 @@ class ResumableTransport(MessageTransport):
         self.flush()
         _log.info("%s goes on after %.3f s; %d bytes are sent again", self.name, took, again)
         return True
+
+    def _record_hello(self, carrier: Carrier) -> None:
+        """Tell the recorder what was said before over a carrier; ``attach`` tells of a WELCOME."""
+        session = self.session
+        positions = (session.received, session.acknowledged)
+        if carrier.welcomes:
+            positions = (carrier.received, carrier.oldest)
+        buffer = session.peer_buffer if carrier.welcomes else session.limit
+        hello = Hello(session.id, session.epoch, session.generation, True, *positions, buffer)
+        self.note(not carrier.welcomes, hello.encode(None))
+        if not carrier.welcomes:
+            welcome = Welcome(session.epoch, carrier.received, session.grace, session.peer_buffer)
+            self.note(False, welcome.encode())
+
+    def note(self, sent: bool, message: bytes) -> None:
+        """Tell the recorder, if there is one, of a message that the framing does not see."""
+        if self.frame_reader.recorder is not None:
+            self.frame_reader.recorder.carried(sent, message)
 
     def _release_carrier(self) -> None:
         if self._carrier is not None:

@@ -394,10 +394,9 @@ class SendQueue:
         if wakes:
             wake(wakes)
         if self.tap is not None:
-            told = frames
-            if self._session is not None:
-                told = [frame for frame in frames if frame[1] is not ACKNOWLEDGEMENT]
-            self.tap(told)
+            if session is not None:
+                return self._encode_one_by_one(frames, self.tap)
+            self.tap(frames)
         for kind, message, _ in frames:
             if kind is _BINARY:
                 out += encode(message)
@@ -405,6 +404,21 @@ class SendQueue:
                 out += encode(message, kind)
             elif control := self._framing.encode_control(kind, message[0]):
                 out.append(control)
+        return out
+
+    def _encode_one_by_one(
+        self, frames: list[Frame], tap: Callable[[list[Frame]], None]
+    ) -> list[Buffer]:
+        """Encode the frames of a recorded session, whose framing tells of messages between them."""
+        out = self._out
+        for frame in frames:
+            kind, message, _ = frame
+            if kind < Opcode.CLOSE:
+                out += self._framing.encode(message, kind)
+            elif control := self._framing.encode_control(kind, message[0]):
+                out.append(control)
+            if message is not ACKNOWLEDGEMENT:
+                tap([frame])
         return out
 
     def _room_locked(self, session: Session) -> int:
