@@ -38,6 +38,7 @@ from typing import Any
 from ..config import KIB, MIB
 from ..runtime import clock
 from ..runtime.logs import logger
+from ..storage.sync import sync_path
 from .errors import DurableRefused, Refusal
 from .receiver import Handler, ReceivedStream
 
@@ -238,7 +239,7 @@ class FileOffsets:
             if part.length != stream.offset:
                 text = f"another process has written {stream.name!r} meanwhile: open it again"
                 raise DurableRefused(Refusal.BUSY, text)
-            _sync_folder(self._folder)
+            sync_path(self._folder)
             with self._lock:
                 self._parts[stream.name] = part
             yield part
@@ -264,7 +265,7 @@ class FileOffsets:
         """Give a whole and synced file its name. It may have been about to get it before."""
         final, done = self._folder / name, self._hidden(name, epoch, DONE)
         _write_synced(done, self._hidden(name, epoch, NEW), _LENGTH.pack(part.length))
-        _sync_folder(self._folder)
+        sync_path(self._folder)
         if self._replace:
             part.path.replace(final)
         else:
@@ -277,7 +278,7 @@ class FileOffsets:
                     raise DurableRefused(Refusal.EXISTS, text) from None
         # After replace(), too: it does nothing if both are the same file.
         part.path.unlink(missing_ok=True)
-        _sync_folder(self._folder)
+        sync_path(self._folder)
         return final
 
     def _sweep(self) -> None:
@@ -447,11 +448,3 @@ def _write_synced(path: Path, new: Path, data: bytes) -> None:
     finally:
         os.close(file)
     new.replace(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

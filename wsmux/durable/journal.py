@@ -44,6 +44,7 @@ from ..runtime import fork
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Condition
+from ..storage.sync import sync_path
 from .errors import JournalDamaged, JournalError, JournalFull
 
 __all__ = ["Journal"]
@@ -319,7 +320,7 @@ class Journal(Closing):
                 file.flush()
                 os.fsync(file.fileno())
             made.rename(path)
-            self._sync_folder()
+            sync_path(self._folder)
         if len(found) != EPOCH_SIZE + SECRET_SIZE:
             text = f"it has {len(found)} bytes, not {EPOCH_SIZE + SECRET_SIZE}"
             raise JournalDamaged(str(path), len(found), text)
@@ -398,7 +399,7 @@ class Journal(Closing):
         if self._file >= 0:
             os.close(self._file)
         self._file, self._size = file, 0
-        self._sync_folder()
+        sync_path(self._folder)
         return segment
 
     # Writing and reading; the lock is held
@@ -470,13 +471,6 @@ class Journal(Closing):
         except OSError as error:
             raise self._failed("synced", error) from error
         self._unsynced = 0
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _failed(self, what: str, error: OSError) -> JournalError:
         self._failure = (

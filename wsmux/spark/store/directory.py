@@ -24,6 +24,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from ...storage.sync import sync_path
 from ..protocol import Code, refusal
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "open_directory",
     "read_object",
     "real_directory",
-    "sync_path",
     "temporary_directory",
     "write_new",
 ]
@@ -130,15 +130,6 @@ def checked_path(root: Path, name: str, shown: str) -> Path:
     if not stat.S_ISREG(mode):
         raise refusal(Code.CORRUPT, f"{shown} is not a file of the store")
     return path
-
-
-def sync_path(path: Path) -> None:
-    """Make a file, or the names in a folder, safe from a crash."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_new(path: Path, data: bytes, *, sync: bool) -> None:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from ...config import MIB
 from ...runtime.lazy_imports import pa, pq
+from ...storage.sync import sync_path
 from ..protocol import Code, refusal
 from ..source.ranges import Group, overlaps
 from ..store.base import READ_BYTES, READ_ROWS
-from ..store.directory import checked_path, sync_path
+from ..store.directory import checked_path
 from ..store.schemas import first_line, relaxed, restamp
 from .actions import DataFile
 from .parquet_writer import ParquetWriter

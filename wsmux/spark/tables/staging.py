@@ -31,9 +31,10 @@ from ...config import MIB
 from ...rpc import RiverError
 from ...runtime.lazy_imports import pa
 from ...runtime.logs import logger
+from ...storage.sync import sync_path
 from ..protocol import Code, Receipt, refusal
 from ..store.base import Part
-from ..store.directory import read_object, real_directory, sync_path, write_new
+from ..store.directory import read_object, real_directory, write_new
 from ..store.schemas import first_line
 from .data_files import NewFile, remove_empty
 from .partitions import Piece, split

@@ -30,8 +30,9 @@ from ...runtime.deadline import Deadline
 from ...runtime.lazy_imports import delta, pa
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
+from ...storage.sync import sync_path
 from ..protocol import Code, refusal
-from ..store.directory import checked_path, real_directory, sync_path, write_new
+from ..store.directory import checked_path, real_directory, write_new
 from ..store.schemas import first_line
 from .actions import (
     REMOVED_AGE,

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...runtime.lazy_imports import pa
+from ...storage.sync import sync_path
 from ..protocol import Code, refusal
 from ..source.ranges import overlaps
 from ..store.base import READ_BYTES, READ_ROWS
-from ..store.directory import checked_path, sync_path
+from ..store.directory import checked_path
 from ..store.metadata import moments
 from ..store.schemas import first_line, relaxed, restamp
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from ...rpc import RiverError
 from ...runtime.lazy_imports import pa, pc
 from ...runtime.logs import logger
+from ...storage.sync import sync_path
 from ..protocol import MAX_WHOLE, Code, Receipt, TxnId, check_name, refusal
 from ..store.base import (
     DAY,
@@ -38,7 +39,7 @@ from ..store.base import (
     TopicStore,
     no_txn,
 )
-from ..store.directory import open_directory, real_directory, sync_path, temporary_directory
+from ..store.directory import open_directory, real_directory, temporary_directory
 from ..store.metadata import METADATA, TIMESTAMP, add_metadata, milliseconds, with_metadata
 from ..store.schemas import (
     bound_columns,
