@@ -21,7 +21,7 @@ from wsmux.bus.twins.records import twin_record
 from wsmux.storage.redis_client import FAILURES
 
 from ...helpers.bus import relays
-from ...helpers.bus.clients import ALICE, BOB
+from ...helpers.bus.clients import ALICE, BOB, WAIT
 from ...helpers.bus.gateway_process import GatewayProcess
 from ...helpers.bus.gateway_programs import Caller, Service, database, take_all
 from ...helpers.bus.kill_loops import CALLERS, COUNTS, HOLD, Calls, Tally, do_harm, times
@@ -29,8 +29,8 @@ from ...helpers.bus.people import DOMAIN, table_of
 from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.relay_process import RelayProcess
 
-# Seconds that a request lives: longer than a gateway is away.
-LIFE = 30
+# Seconds that a request lives: longer than all of them take on a busy machine.
+LIFE = 120
 
 # Answers that three killed gateways may have had in their sockets.
 MOST_LOST = 8
@@ -98,7 +98,7 @@ class Way:
             for number in range(count):
                 caller.push("work", [2], number, ref=str(number), ret="answers", exp=LIFE)
             do_harm(faults, lambda: len(service.requests), count)
-            found = [caller.answer("answers", 2 * LIFE) for _ in range(count)]
+            found = [caller.answer("answers", LIFE + WAIT) for _ in range(count)]
         assert sorted(int(each["ref"]) for each in found) == list(range(count))
         errors = [each["err"] for each in found if each["err"] is not None]
         tally.answered, tally.errors = count - len(errors), [*errors]
