@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from wsmux.bus.client import Client
+from wsmux.bus.relay.rate_limiter import WINDOW
 from wsmux.bus.session.link import Link
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
@@ -32,9 +33,13 @@ from .moving import (
     small_request,
 )
 
-# Twins that exchange messages with themselves while another floods, each thread one at a time; and
-# how often quiet and flood alternate.
-OTHERS, THREADS, TURNS = 100, 4, 8
+# Twins that exchange messages with themselves while another floods, each thread one at a time; how
+# often quiet and flood alternate; and how many such groups of twins there are, which take turns so
+# that none reaches the limit.
+OTHERS, THREADS, TURNS, GROUPS = 100, 4, 8, 9
+
+# Seconds beside those in which times are taken: flooders begin and end.
+BESIDE = 5.0
 
 # The first twin of those that are idle.
 IDLE = 1000
@@ -85,6 +90,10 @@ class EchoClient(Workers):
 
 class RelayClient(EchoClient):
     """Measure a relay."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._groups = cycle(range(GROUPS))
 
     def _companion(self, name: str) -> Worker:
         return self.worker("bus.moving", name, self._url)
@@ -145,7 +154,9 @@ class RelayClient(EchoClient):
     def flooded(self, seconds: float) -> float:
         """Return the p99 of round trips while another twin floods, in percent of it without."""
         flooder, quiet, loud = self._companion("flooder"), list[float](), list[float]()
-        addresses = [fresh(number) for number in range(1, OTHERS + 1)]
+        first = 1 + OTHERS * next(self._groups)
+        addresses = [fresh(number) for number in range(first, first + OTHERS)]
+        _wait_for_window(2 * TURNS * seconds + BESIDE)
         with ExitStack() as stack:
             others = [stack.enter_context(closing(Trips(self._url, at, at))) for at in addresses]
             for _ in range(TURNS):
@@ -172,6 +183,16 @@ def _receive(url: str, address: Address, message: bytes, count: int) -> float:
     if found < count:
         raise RuntimeError(f"{found} of {count} messages came as they were sent: {link!r}")
     return end
+
+
+def _wait_for_window(seconds: float) -> None:
+    """Wait for a new minute if this one ends within so many seconds.
+
+    The relay counts by minutes: with a new one, a flooder may send once more what it may.
+    """
+    left = WINDOW - time.time() % WINDOW
+    if left < min(seconds, WINDOW):
+        time.sleep(left)
 
 
 def _together(others: list[Trips], seconds: float) -> list[float]:

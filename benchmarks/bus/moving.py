@@ -206,7 +206,7 @@ def flooder(url: str) -> Iterator[Callable[[], None]]:
             running.pop().close()
         else:
             running.append(_Flood(url))
-            running[0].wait_refused()
+            running[0].wait_steady()
 
     yield turn
     for flood in running:
@@ -220,15 +220,20 @@ class _Flood:
         address = fresh(FLOODER)
         self._link = open_link(url, address)
         self._message = small_request(address, address)
-        self._refused = threading.Event()
+        self._refused, self._full = threading.Event(), threading.Event()
         self._threads = [threading.Thread(target=work) for work in (self._send, self._take)]
         for thread in self._threads:
             thread.start()
 
-    def wait_refused(self) -> None:
-        """Wait until it is above its limit."""
+    def wait_steady(self) -> None:
+        """Wait until it is above its limit, and sends no more than the relay reads.
+
+        It shares a core with who measures, and before that takes more of it than the relay does.
+        """
         if not self._refused.wait(PATIENCE):
             raise RuntimeError("the relay lets it flood")
+        if not self._full.wait(PATIENCE):
+            raise RuntimeError("the relay reads whatever it sends")
 
     def close(self) -> None:
         """Cut the connection."""
@@ -239,7 +244,9 @@ class _Flood:
     def _send(self) -> None:
         with suppress(ConnectionClosed):
             while True:
-                self._link.send(self._message, Deadline(PATIENCE))
+                if not self._link.send_nowait(self._message):
+                    self._full.set()
+                    self._link.send(self._message, Deadline(PATIENCE))
 
     def _take(self) -> None:
         for data in self._link.messages():

@@ -14,6 +14,7 @@ import pytest
 
 from wsmux.bus.client import Client, Reply
 from wsmux.bus.errors import FROM_RELAY, UNKNOWN_TWIN, BusError, CallTimeout, TwinsUnavailable
+from wsmux.bus.relay.router import EXPIRED
 from wsmux.bus.services import ServiceRequest
 from wsmux.bus.session.identity_session import clock
 from wsmux.bus.session.relay_connection import LinkState
@@ -247,6 +248,13 @@ def test_an_error_of_the_relay_is_raised(alice: Client, relay: StageRelay) -> No
         alice.call(2, "add", timeout=WAIT)
     assert (caught.value.code, caught.value.twin) == (FROM_RELAY, None)
     assert caught.value.retry_safe
+
+
+def test_a_call_that_expires_at_the_relay_has_timed_out(alice: Client, relay: StageRelay) -> None:
+    relay.change = lambda envelope: [envelopes.relay_error(envelope, EXPIRED, clock())]
+    with pytest.raises(CallTimeout, match="message has expired") as caught:
+        alice.call(2, "add", timeout=WAIT)
+    assert not caught.value.retry_safe
 
 
 def test_a_call_ends_when_its_time_is_over(alice: Client) -> None:

@@ -126,6 +126,14 @@ def test_a_retry_is_safe_where_the_command_did_not_run(
     assert (error.retry_safe, error.side, error.twin) == (safe, "remote", twin)
 
 
+def test_a_relay_that_says_that_a_request_expired_ends_it_as_a_timeout() -> None:
+    error = remote_error(0, "message has expired", None)
+    assert isinstance(error, CallTimeout)
+    # It may have been in a connection to its twin that was lost.
+    assert (error.code, error.retry_safe, error.side) == (102, False, "remote")
+    assert not isinstance(remote_error(0, "message has expired", 5), CallTimeout)
+
+
 def test_a_refused_token_says_its_status_and_reason() -> None:
     error = TokenRefused(401, "expired")
     assert (error.status, error.code, error.reason) == (401, 401, "expired")

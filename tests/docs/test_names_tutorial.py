@@ -23,8 +23,13 @@ pytestmark = pytest.mark.tools
 
 PAGE = (ROOT / "docs" / "tutorial-names.md").read_text()
 
-# The total of 300 orders: 90 % of 0 + 20, 1 + 20 and so on.
-MONEY = sum(0.9 * (number + 20) for number in range(300))
+
+def money(orders: int) -> float:
+    """Return the total of so many orders: 90 % of 0 + 20, 1 + 20 and so on."""
+    return sum((number + 20) * 90 / 100 for number in range(orders))
+
+
+MONEY = money(300)
 
 
 class Tutorial:
@@ -111,6 +116,7 @@ def test_the_workers_take_turns(tutorial: Tutorial) -> None:
     (line,) = tutorial.commands["orders"]
     assert tutorial.run(line) == tutorial.expected["orders"]
     assert f"{MONEY:.1f} in all" in tutorial.expected["orders"]
+    assert f"{money(3000)} in all" in PAGE  # what it says of more orders
 
 
 @pytest.mark.hang_bound(300.0)

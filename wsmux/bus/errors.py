@@ -32,6 +32,7 @@ __all__ = [
     "EXPIRED",
     "FAILED",
     "FROM_RELAY",
+    "MESSAGE_EXPIRED",
     "NAME_TAKEN",
     "NOBODY_JOINED",
     "NOT_BINARY",
@@ -78,6 +79,9 @@ UNAVAILABLE = 503
 # A peer that answers with one of these has not run the command.
 UNHANDLED = frozenset({EXPIRED, UNKNOWN_TWIN, BAD_SIGNATURE, NO_PUBLIC_KEY, E2E_FAILURE})
 
+# What relays say, with code 0, of a request that expired before its twin had read it.
+MESSAGE_EXPIRED = "message has expired"
+
 # Characters of a peer's text that an error repeats.
 MAX_TEXT = 500
 
@@ -119,8 +123,13 @@ def remote_error(code: int, message: str, twin: int | None) -> BusError:
     Args:
         code: the code in the envelope.
         message: the text in the envelope.
-        twin: the twin that sent it; ``None`` for a relay, which did not deliver the request.
+        twin: the twin that sent it; ``None`` for a relay, which did not deliver the request. That
+            it expired there is a ``CallTimeout``: a connection that was lost may have had it.
     """
+    if twin is None and (code, message) == (FROM_RELAY, MESSAGE_EXPIRED):
+        late = CallTimeout(message)
+        late.side = "remote"
+        return late
     safe = twin is None or code in UNHANDLED
     error = BusError(code, message, twin=twin, retry_safe=safe)
     error.side = "remote"

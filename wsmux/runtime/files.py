@@ -27,7 +27,11 @@ def private_folder(folder: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Make a file, or the names in a folder, safe from a crash."""
+    """Make a file, or the names in a folder, safe from a crash; blocks for the disk.
+
+    Raises:
+        OSError: it could not be; what is on the disk is unknown then.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

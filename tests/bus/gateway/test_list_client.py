@@ -136,11 +136,12 @@ def test_redis_that_is_down_is_named() -> None:
     assert caught.value.code == FAILED
 
 
+@pytest.mark.parametrize(("command", "reply"), [(b"BLMOVE", b'"ref"'), (b"EXPIRE", b":1")])
 def test_an_answer_whose_reply_was_lost_is_found_again(
-    alice: Peer, bob: Client, server: RedisServer
+    alice: Peer, bob: Client, server: RedisServer, command: bytes, reply: bytes
 ) -> None:
     with (
-        CuttingRedis(database(server, 1), b"BLMOVE", b'"ref"', 1) as cutting,
+        CuttingRedis(database(server, 1), command, reply, 1) as cutting,
         GatewayClient(cutting.url) as program,
     ):
         assert program.call(2, "add", [1, 2], timeout=WAIT) == 3

@@ -12,6 +12,7 @@ from wsmux.bus.errors import CANNOT_PARSE, E2E_FAILURE, EXPIRED, FAILED, UNKNOWN
 from wsmux.bus.gateway.backlog import Waiting, backlog_key, encode_backlog
 from wsmux.bus.gateway.gateway import Peer
 from wsmux.bus.gateway.redis_store import ANSWER_LIFE
+from wsmux.bus.relay import router
 from wsmux.bus.session.identity_session import clock
 from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
@@ -107,6 +108,14 @@ def test_an_error_of_a_relay_is_told(alice: Peer, caller: Caller, relay: StageRe
     answer = caller.ask("echo", [2])
     assert (answer["src"], answer["shm"]) == ("0", None)
     assert answer["err"] == {"code": 0, "message": "destination offline"}
+
+
+def test_a_request_that_expires_at_a_relay_is_told_as_any_that_expires(
+    alice: Peer, caller: Caller, relay: StageRelay
+) -> None:
+    relay.change = lambda envelope: [envelopes.relay_error(envelope, router.EXPIRED, clock())]
+    answer = caller.ask("echo", [2])
+    assert answer["err"] == {"code": EXPIRED, "message": "message has expired"}
 
 
 @pytest.mark.parametrize("changes", [{}, {"exp": 0}], ids=["answered", "refused"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsmux.bus.errors import FAILED, BusError
+from wsmux.bus.errors import FAILED, TOO_MANY, BusError
 from wsmux.bus.gateway import upload_receiver
 from wsmux.bus.gateway.upload_progress import Ask, Message, Place, UploadProgress, Wait, Write
 from wsmux.bus.gateway.upload_receiver import CLOSE, NEGOTIATE, WRITE, Finished, UploadReceiver
@@ -61,6 +62,7 @@ class Receiving:
         *,
         uid: str = "u",
         twin: int = 1,
+        session: str | None = None,
         life: int = LIFE,
         attempt: int = 1,
     ) -> Any:
@@ -68,7 +70,7 @@ class Receiving:
         envelope.request.command = command
         if offset is not None:
             envelope.tags = Place(offset, attempt).tags()
-        answer = self.receiver.take(envelope, Address(twin), payload)
+        answer = self.receiver.take(envelope, Address(twin, session), payload)
         return None if answer is None else json.loads(answer)
 
     def restart(self) -> None:
@@ -315,11 +317,83 @@ def test_no_more_uploads_are_open_than_allowed(
     monkeypatch.setattr(upload_receiver, "MAX_OPEN", 2)
     for uid in "ab":
         receiving.take(NEGOTIATE, OFFER, 0, uid=uid)
-    with pytest.raises(BusError, match="under way"):
+    with pytest.raises(BusError, match="2 uploads are under way") as caught:
         receiving.take(NEGOTIATE, OFFER, 0, uid="c")
+    assert caught.value.code == TOO_MANY
     receiving.take(WRITE, b"abc", 0, uid="a")
     receiving.take(CLOSE, end(b"abc"), 3, uid="a")
     assert receiving.take(NEGOTIATE, OFFER, 0, uid="c") == BEGUN | {"attempt": 1}
+
+
+def test_a_twin_has_its_share_of_uploads_alone(receiving: Receiving) -> None:
+    for number in range(upload_receiver.MAX_OF_TWIN):
+        receiving.take(NEGOTIATE, OFFER, 0, uid=str(number))
+    for session in (None, "another"):
+        with pytest.raises(BusError, match="twin 1 has 4 uploads under way") as caught:
+            receiving.take(NEGOTIATE, OFFER, 0, uid="one more", session=session)
+        assert caught.value.code == TOO_MANY
+    assert receiving.take(NEGOTIATE, OFFER, 0, uid="0") == BEGUN | {"attempt": 1}  # has its place
+    assert receiving.take(NEGOTIATE, OFFER, 0, twin=2) == BEGUN | {"attempt": 1}
+    receiving.take(WRITE, b"abc", 0, uid="0")
+    receiving.take(CLOSE, end(b"abc"), 3, uid="0")
+    assert receiving.take(NEGOTIATE, OFFER, 0, uid="one more") == BEGUN | {"attempt": 1}
+
+
+# What survives a crash of the machine
+
+
+def test_a_file_and_its_name_are_on_the_disk_before_the_sender_is_told(
+    receiving: Receiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, str]] = []
+    sync, rename, finish = os.fsync, Path.replace, receiving.record.finish
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        done.append(("synced", "folder" if path.is_dir() else path.suffix))
+        assert path.is_dir() or path.read_bytes() == b"abc"
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append(("renamed", path.suffix))
+        return rename(path, target)
+
+    def recorded(envelope: Envelope, source: Address, finished: Finished) -> None:
+        done.append(("recorded", ""))
+        finish(envelope, source, finished)
+
+    receiving.take(NEGOTIATE, OFFER, 0)
+    receiving.take(WRITE, b"abc", 0)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    monkeypatch.setattr(receiving.record, "finish", recorded)
+    assert receiving.take(CLOSE, end(b"abc"), 3) == {"done": True, "attempt": 1}
+    assert done == [
+        ("synced", ".part"),
+        ("renamed", ".part"),
+        ("synced", "folder"),
+        ("recorded", ""),
+    ]
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_disk_that_does_not_keep_the_file_ends_the_upload_with_a_reason(
+    receiving: Receiving, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    calls = []
+
+    def fail(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == fails_at:
+            raise OSError(errno.EIO, "Input/output error")
+
+    receiving.take(NEGOTIATE, OFFER, 0)
+    receiving.take(WRITE, b"abc", 0)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(BusError, match="cannot be written: Input/output error"):
+        receiving.take(CLOSE, end(b"abc"), 3)
+    assert receiving.kept() == []
+    assert receiving.record.calls == []
 
 
 def test_a_full_disk_ends_the_upload_with_a_reason(

@@ -29,11 +29,18 @@ def database(server: RedisServer, number: int) -> str:
     return f"{server.url.rpartition('/')[0]}/{number}"
 
 
+def _patient(url: str) -> Any:
+    """Return a client that waits for Redis as long as a test does: a busy disk may be slow."""
+    client: Any = redis_client(url)
+    client.connection_pool.connection_kwargs["socket_timeout"] = WAIT
+    return client
+
+
 class Caller:
     """Push requests, and take their answers."""
 
     def __init__(self, url: str) -> None:
-        self.redis: Any = redis_client(url)
+        self.redis: Any = _patient(url)
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +90,7 @@ class Service:
         command: str,
         answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        self._redis: Any = redis_client(url)
+        self._redis: Any = _patient(url)
         self._queue = f"msgbus.{command}"
         self._answer = answer or (lambda request: {})
         self._ending = threading.Event()

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ..errors import E2E_FAILURE, FAILED, BusError, Replayed
+from ..errors import E2E_FAILURE, FAILED, BusError, Replayed, remote_error
 from ..services import encode
 from ..session.asked_requests import AskedRequests
 from ..session.identity_session import ERROR_LIFE, IdentitySession, clock, deadline_of
@@ -182,7 +182,9 @@ class Inbound(Half):
             text = f"an answer from twin {source}, which was not asked"
             raise BusError(FAILED, text, twin=source.twin)
         if received.kind is Kind.ERROR:
-            return JsonError(envelope.error.code, envelope.error.message)
+            twin = None if source is None else source.twin
+            failed = remote_error(envelope.error.code, envelope.error.message, twin)
+            return JsonError(failed.code, failed.message)
         plain = source is not None and received.payload and not received.encrypted
         if sent is not None and sent.HasField("cipher") and plain:
             return JsonError(E2E_FAILURE, "an encrypted request was answered in plaintext")

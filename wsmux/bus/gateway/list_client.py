@@ -211,13 +211,16 @@ class GatewayClient(Closing):
         except FAILURES as error:
             raise BusError(FAILED, explain(error)) from error
         found: dict[str, IncomingResponse | bytes] = {}
-        read = f"{answers}.read"
+        read, expires = f"{answers}.read", False
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
         try:
             while len(found) < len(requests) and not deadline.expired():
                 self._check_open()
                 try:
                     raw = self._redis.blmove(answers, read, LOOK, src="RIGHT", dest="LEFT")
+                    if raw is not None and not expires:  # a program that dies leaves them so long
+                        self._redis.expire(read, MAX_LIFE)
+                        expires = True
                     backoff.reset()
                 except FAILURES as error:
                     # It may have moved an answer, and the reply was lost.
@@ -226,8 +229,6 @@ class GatewayClient(Closing):
                     self._look_again(read, requests, found)
                     continue
                 if raw is not None:
-                    if not found:  # a program that dies leaves them for so long
-                        self._redis.expire(read, MAX_LIFE)
                     self._note(raw, requests, found)
             self._take_back(requests, found)
         finally:

@@ -10,9 +10,12 @@ send again. A repeated negotiation is the question where this side stands. Of ot
 are written in the order in which they came.
 
 What is not complete ends with this process, or when it expires: then the sender is told to begin
-again at 0. That a file was received is recorded by ``FinishedUploads`` before the sender is told,
-so it is received once even if this process is killed in between; its name depends on the upload
-alone, so that the second time it gets the name that it had.
+again at 0. A complete file and its name are put on the disk, then that is recorded by
+``FinishedUploads``, and only then is the sender told. So it is received once, and kept, even if
+this process or its machine dies in between. Its name depends on the upload alone, so that the
+second time it gets the name that it had.
+
+One twin has a share of the uploads in progress, so that it cannot keep out all others.
 
 Threads and locks: any thread may call. One lock guards the table, and one each upload; the second
 is held while a file is written, and the first may be taken under it.
@@ -31,8 +34,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from ...runtime.deadline import Deadline
+from ...runtime.files import sync_path
 from ...runtime.logs import logger
-from ..errors import FAILED, BusError
+from ..errors import FAILED, TOO_MANY, BusError
 from ..services import decode
 from ..session.identity_session import deadline_of
 from ..wire.address import Address
@@ -45,9 +49,10 @@ __all__ = ["CLOSE", "NEGOTIATE", "WRITE", "Finished", "FinishedUploads", "Upload
 
 NEGOTIATE, WRITE, CLOSE = "file.negotiate", "file.write", "file.close"
 
-# Bytes of one file, and uploads in progress at once, from all twins.
+# Bytes of one file; uploads in progress at once, from all twins and from one, which are as many as
+# its gateway sends.
 MAX_SIZE = 1024 * 1024 * 1024
-MAX_OPEN = 16
+MAX_OPEN, MAX_OF_TWIN = 16, 4
 
 # Seconds without a message after which an upload is discarded, even if it has not expired.
 IDLE = 300.0
@@ -134,7 +139,7 @@ class _Upload:
         return True
 
     def complete(self, digest: object) -> None:
-        """Give the file its name; does nothing if it has it."""
+        """Give the file its name, and put both on the disk; does nothing if that was done."""
         path, size, _ = self.finished
         if self._complete:
             return
@@ -146,11 +151,18 @@ class _Upload:
                 "the hash differs: chunks arrived out of order, or the file changed; upload again"
             )
             raise BusError(FAILED, text)
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self._file.close()
         # A process that was killed before the end was recorded left the file.
         if path.exists() and not filecmp.cmp(path, self._part, shallow=False):
             raise BusError(FAILED, "another file had the id of this upload: upload with a new one")
         self._part.replace(path)
+        try:
+            sync_path(path.parent)
+        except OSError:
+            path.unlink(missing_ok=True)  # the sender is told that it was not received
+            raise
         self._complete = True
 
     def discard(self) -> None:
@@ -192,7 +204,8 @@ class UploadReceiver:
         ``None`` says nothing to the sender, which asks again: the record could not be used.
 
         Raises:
-            BusError: code 500; the request failed. Unless it was a negotiation, the upload that it
+            BusError: code 429; as many uploads as there may be are in progress, of its twin or of
+                all. Code 500; the request failed. Unless it was a negotiation, the upload that it
                 belongs to is discarded.
         """
         said = self._handle(envelope, source, payload)
@@ -300,13 +313,23 @@ class UploadReceiver:
         self.discard_ended()
         path = self._directory / self._name(key)
         with self._lock:
-            if len(self._uploads) >= MAX_OPEN:
-                raise BusError(FAILED, f"{MAX_OPEN} uploads are under way: try again later")
+            self._check_room_locked(key[1].twin)
             try:
                 upload = self._uploads[key] = _Upload(path, size, command, end)
             except OSError as error:
                 raise BusError(FAILED, f"no file can be made: {error.strerror}") from error
             return upload
+
+    def _check_room_locked(self, twin: int) -> None:
+        """Refuse one upload more than there may be."""
+        if sum(source.twin == twin for _, source in self._uploads) >= MAX_OF_TWIN:
+            text = (
+                f"twin {twin} has {MAX_OF_TWIN} uploads under way here, as many as it may:"
+                " try again when one is complete"
+            )
+            raise BusError(TOO_MANY, text)
+        if len(self._uploads) >= MAX_OPEN:
+            raise BusError(TOO_MANY, f"{MAX_OPEN} uploads are under way: try again later")
 
     def _name(self, key: Key) -> str:
         text = f"{key[1]} {key[0]}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ..errors import FROM_RELAY
+from ..errors import FROM_RELAY, MESSAGE_EXPIRED
 from ..twins.records import Twin
 from ..wire.address import Address, address_of
 from ..wire.envelope import (
@@ -57,7 +57,7 @@ MISSING_DESTINATION = "message with missing destination"
 UNKNOWN_TWIN = "unknown twin destination"
 NO_RELAYS = "relay info is not set for this twin"
 OFFLINE = "destination offline"
-EXPIRED = "message has expired"
+EXPIRED = MESSAGE_EXPIRED
 
 # What counts the requests to names that nobody has joined; the text names them.
 NOBODY = "nobody has joined the name"
