@@ -125,6 +125,7 @@ class Multiplexer:
         self._input_closed = False  # all waiters were notified of the end
         self.initial: list[StreamRecord] = self._start()
         transport.owner_timer = self.table.next_timer()
+        transport.handle = self._handle
         try:
             self.thread = daemon_thread(target=self.run, name=f"{transport.name}-io")
             start_thread(self.thread)
