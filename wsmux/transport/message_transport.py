@@ -7,6 +7,13 @@ Threads and locks:
   ``send_queue`` describes sending and the send lock.
 - One I/O thread, the one that iterates ``batches()``, reads, answers pings and handles timers. It
   never blocks in a send.
+- Reading happens in rounds: receive once, give the messages to the owner, answer. A round holds
+  ``_round``, which is acquired before the mutex and the send lock, and never under either.
+- A thread that waits in ``wait_locked`` leads, if no other thread waits there: it borrows the
+  socket from ``SocketPoller`` and does the rounds itself, until its wait is over or anything
+  unusual happens. So it need not be woken by the I/O thread, which keeps the timers, the closing
+  handshake, what the system has no room for, and the end. A round that changes what the I/O thread
+  waits for wakes it. Whoever sees an error of the socket stores it; the I/O thread ends.
 - No waiting thread holds anything that another thread needs: callers are parked on the mutex; the
   sending thread waits in ``poll``, which a shutdown ends. So two ends that both write bulk and read
   nothing cannot block each other's I/O threads.
@@ -15,7 +22,7 @@ The error that ends the transport is stored in ``error``; the first one is kept.
 a ``ForkedError`` there, fresh locks and no descriptors; it writes nothing.
 
 ``FrameReader`` reads frames and separates the control frames; ``PeerLimits`` detects peers that
-send or read too slowly, or ping too often. Both belong to the I/O thread and need no lock.
+send or read too slowly, or ping too often. Both are used in rounds and need no lock.
 
 ``message_transport`` opens a transport for layers that exchange messages and need no streams.
 """
@@ -273,7 +280,8 @@ class MessageTransport:
         in_child: this is the unusable copy in a forked child.
         owner_timer: when the owner needs a batch, even an empty one.
         next_timer: when the I/O thread must check its timers, including the owner's.
-        now: when the last poll of the I/O thread returned, for that thread.
+        now: when the last poll of the thread that receives returned, for rounds.
+        handle: what the owner does with the messages of a round, if threads that wait may lead.
         pings: the framing has pings and close frames.
         close_notice: the peer announced its end in the wire; for framings without close frames.
     """
