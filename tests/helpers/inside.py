@@ -61,6 +61,7 @@ __all__ = [
     "half_of",
     "io_thread_rests",
     "is_led",
+    "borrowed",
     "listener_of",
     "lost_within",
     "multiplexer_of",
@@ -133,7 +134,12 @@ def pauses(connection: Connection) -> bool:
 
 def is_led(connection: Connection) -> bool:
     """Return whether a thread that waits in a read receives for the I/O thread."""
-    return multiplexer_of(connection).transport._poller.lent is not None
+    return borrowed(multiplexer_of(connection).transport)
+
+
+def borrowed(transport: MessageTransport | None) -> bool:
+    """Return whether a transport has lent its socket to a thread that waits."""
+    return transport is not None and transport._poller.lent is not None
 
 
 def on_led_round(patch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:

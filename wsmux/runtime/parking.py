@@ -306,14 +306,14 @@ class WaitQueue:
         self._notified: set[Parker] = set()
         self._began: dict[Parker, tuple[float, int]] = {}
 
-    def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
+    def wait(self, mutex: threading.Lock, deadline: Deadline, park: Park | None = None) -> None:
         """Wait as ``Waiter.wait`` does; an interrupted thread passes on its notification."""
         parker = borrow()
         interrupted = True
         self._began[parker] = time.monotonic(), threading.get_ident()
         self.parked += (parker,)  # not a call, after which signals are handled
         try:
-            _sleep(parker, mutex, deadline)
+            _sleep(parker, mutex, deadline, park)
             interrupted = False
         finally:
             turn = parker in self._notified

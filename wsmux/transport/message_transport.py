@@ -60,7 +60,7 @@ from ..protocols.framing import Framing, Opcode, Received, decode_close, encode_
 from ..runtime import clock, fork
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.memory import PRESSURE, REPORT_STEP, Verdict, process_memory
-from ..runtime.parking import EventParker, OneShotEvent, Parker, Waiter, wake
+from ..runtime.parking import EventParker, OneShotEvent, Parker, Waiter, WaitQueue, wake
 from ..runtime.threads import register
 from .fair_queue import Frame
 from .keepalive import KeepAlive, Ping, Pings
@@ -816,11 +816,16 @@ class MessageTransport:
 
     # A thread that waits for received messages, and reads the socket meanwhile
 
-    def wait_locked(self, waiter: Waiter, deadline: Deadline) -> None:
-        """Wait as ``Waiter.wait`` does, and read the socket meanwhile if no other thread waits.
+    def wait_locked(
+        self, place: Waiter | WaitQueue, mutex: threading.Lock, deadline: Deadline
+    ) -> None:
+        """Wait as the ``wait`` of ``place`` does, and read the socket if nobody else does.
 
-        The main thread only waits: a signal handler, which runs there, may raise at any step of a
-        round, and what was read would be lost.
+        That is, if no other thread waits here, and this is not the main thread: a signal handler,
+        which runs there, may raise at any step of a round, and what was read would be lost.
+
+        Args:
+            mutex: what guards ``place``, and is held; the same for all that wait here.
         """
         leads = (
             READERS_LEAD
@@ -833,7 +838,7 @@ class MessageTransport:
         )
         self._waiting += 1
         try:
-            waiter.wait(self.mutex, deadline, self._lead if leads else None)
+            place.wait(mutex, deadline, self._lead if leads else None)
         finally:
             self._waiting -= 1
 
@@ -897,6 +902,7 @@ class MessageTransport:
     def _may_lead(self, parker: Parker) -> bool:
         return (
             self._poller.lent is parker
+            and self.handle is not None
             and self.error is None
             and not self.queue.suspended
             and not self._paused
