@@ -25,7 +25,7 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import Parker, borrow
 from wsmux.transport.message_transport import MessageTransport
 
-from ..helpers.inside import multiplexer_of, on_end, socket_of, waits_for_room
+from ..helpers.inside import multiplexer_of, on_end, record_of, socket_of, waits_for_room
 from ..helpers.joined_streams import write_on
 from ..helpers.pure_peer import PurePeer
 from ..helpers.raw_peer import (
@@ -160,6 +160,7 @@ def test_writer_in_the_queue_whose_stream_was_dropped_leaves_the_others_alone(
         file = streams[dropped].makefile("rb")
         del file
         gc.collect()
+        wait_for(lambda: record_of(streams[dropped]).write_failure)  # else it may be written first
         draining = in_thread(drain, theirs)
         for number, future in enumerate(writing):
             if number == dropped:

@@ -60,10 +60,13 @@ __all__ = [
     "forget_process_memory",
     "half_of",
     "io_thread_rests",
+    "is_led",
+    "borrowed",
     "listener_of",
     "lost_within",
     "multiplexer_of",
     "on_end",
+    "on_led_round",
     "on_poll",
     "open_next",
     "orphans_of",
@@ -129,6 +132,38 @@ def pauses(connection: Connection) -> bool:
     return multiplexer_of(connection).transport._paused
 
 
+def is_led(connection: Connection) -> bool:
+    """Return whether a thread that waits in a read receives for the I/O thread."""
+    return borrowed(multiplexer_of(connection).transport)
+
+
+def borrowed(transport: MessageTransport | None) -> bool:
+    """Return whether a transport has lent its socket to a thread that waits."""
+    return transport is not None and transport._poller.lent is not None
+
+
+def on_led_round(patch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Call ``action`` in the thread that receives for the I/O thread, within each round."""
+    led = MessageTransport._lead_round
+
+    def leads(transport: MessageTransport, parker: Parker) -> bool:
+        handle = transport.handle
+
+        def handles(messages: Any) -> None:
+            action()
+            assert handle is not None
+            handle(messages)
+
+        transport.handle = handles
+        try:
+            return led(transport, parker)
+        finally:
+            if transport.handle is handles:
+                transport.handle = handle
+
+    patch.setattr(MessageTransport, "_lead_round", leads)
+
+
 def send_rate_of(connection: Connection) -> SendRateEstimator:
     """Return what a connection knows of the pace at which its socket takes bytes."""
     return multiplexer_of(connection).queue._send_rate
@@ -166,9 +201,9 @@ def on_poll(patch: pytest.MonkeyPatch, action: Callable[[MessageTransport], obje
     """Call ``action`` with a transport before each time it waits for its socket."""
     poll = MessageTransport._poll
 
-    def polls(transport: MessageTransport, poller: Any) -> None:
+    def polls(transport: MessageTransport, poller: Any) -> bool:
         action(transport)
-        poll(transport, poller)
+        return poll(transport, poller)
 
     patch.setattr(MessageTransport, "_poll", polls)
 

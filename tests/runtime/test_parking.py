@@ -92,7 +92,7 @@ def test_two_rings_wake_once(made: Callable[[], Parker], spawn: Spawn) -> None:
 
 
 def test_parker_is_an_event_where_there_are_any() -> None:
-    assert kind() == "_EventParker"
+    assert kind() == "EventParker"
 
 
 def test_parker_is_a_lock_when_there_is_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ Threads and locks of a connection, in one place:
   happens under it: these are collected and done after its release.
 - One I/O thread executes ``run``: it takes received messages from the transport, feeds the protocol
   machine, applies its events, and handles the timers. It holds the mutex once per slice of a batch.
+  A thread that waits in a read may receive in its place; the transport sees to it that one of them
+  does at a time. What is said below of the I/O thread holds for both.
 - A blocked caller is parked in its stream record (one reader, one writer), in the accept queue, in
   the list of openers, or for room in the send queue. Whatever may unblock it collects it: the event
   it waits for, the end of its half, the end of the connection, its own timeout.
@@ -125,6 +127,7 @@ class Multiplexer:
         self._input_closed = False  # all waiters were notified of the end
         self.initial: list[StreamRecord] = self._start()
         transport.owner_timer = self.table.next_timer()
+        transport.handle = self._handle
         try:
             self.thread = daemon_thread(target=self.run, name=f"{transport.name}-io")
             start_thread(self.thread)

@@ -278,7 +278,7 @@ class Stream(io.RawIOBase):
                 raise TimeoutError(f"read of stream {record.id} timed out")
             record.reading, record.enough = True, enough
             try:
-                record.reader.wait(transport.mutex, deadline)
+                transport.wait_locked(record.reader, transport.mutex, deadline)
             finally:
                 record.reading, record.enough = False, 1
         return None

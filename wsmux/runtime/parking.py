@@ -38,7 +38,9 @@ from .deadline import Deadline, RealDeadline
 
 __all__ = [
     "Condition",
+    "EventParker",
     "OneShotEvent",
+    "Park",
     "Parker",
     "WaitQueue",
     "Waiter",
@@ -105,13 +107,22 @@ class _LockParker(Parker):
         self._lock.release()
 
 
-class _EventParker(Parker):
-    """A parker made of an eventfd, which is closed once nothing can unpark it any more."""
+class EventParker(Parker):
+    """A parker made of an eventfd, which is closed once nothing can unpark it any more.
 
-    __slots__ = ("__weakref__", "_fd", "_poll")
+    Its thread may wait for another descriptor beside it, and do something useful when that is
+    readable. What it does then may unpark it, without a system call.
+
+    Attributes:
+        unparked_itself: the thread has, since ``begin_beside``.
+    """
+
+    __slots__ = ("__weakref__", "_beside", "_fd", "_poll", "_reader", "unparked_itself")
 
     def __init__(self) -> None:
-        self._fd = -1
+        self._fd = self._beside = -1
+        self._reader = 0  # the thread that reads beside, see ``park_beside``
+        self.unparked_itself = False
         self._poll: poll | None = None
         self._fd = os.eventfd(0, os.EFD_CLOEXEC)
         _events.add(self)
@@ -121,18 +132,47 @@ class _EventParker(Parker):
         return self._fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
     def unpark(self) -> None:
-        if self._fd >= 0:
+        if self._reader and self._reader == threading.get_ident():
+            self.unparked_itself = True
+        elif self._fd >= 0:
             os.write(self._fd, _ONE)
 
     def park(self, deadline: Deadline) -> None:
         seconds = deadline.park_seconds()
-        if seconds >= 0:
-            if self._poll is None:
-                self._poll = poll()
-                self._poll.register(self._fd, POLLIN)
-            if not self._poll.poll(seconds * 1000):
-                return
+        if seconds >= 0 and not self._poller().poll(seconds * 1000):
+            return
         os.read(self._fd, 8)
+
+    def _poller(self) -> poll:
+        if self._poll is None:
+            self._poll = poll()
+            self._poll.register(self._fd, POLLIN)
+        return self._poll
+
+    def begin_beside(self, fd: int) -> None:
+        """Let the calling thread wait for a descriptor, too, until ``end_beside``."""
+        self.unparked_itself = False
+        self._reader = threading.get_ident()
+        self._poller().register(fd, POLLIN)
+        self._beside = fd
+
+    def park_beside(self, deadline: Deadline) -> bool:
+        """Park as ``park`` does, or until the descriptor is readable; return whether it is that."""
+        seconds = deadline.park_seconds()
+        found = self._poller().poll(None if seconds < 0 else seconds * 1000)
+        if len(found) == 1 and found[0][0] == self._beside:
+            return True
+        if found:
+            os.read(self._fd, 8)
+        return False
+
+    def end_beside(self) -> bool:
+        """Wait for the descriptor no more; return whether the thread has unparked itself."""
+        self._reader = 0
+        fd, self._beside = self._beside, -1
+        if fd >= 0:
+            self._poller().unregister(fd)
+        return self.unparked_itself
 
     def unparked_already(self) -> bool:
         return bool(self._polled(0))
@@ -159,7 +199,7 @@ class _EventParker(Parker):
     __del__ = close
 
 
-_events: weakref.WeakSet[_EventParker] = weakref.WeakSet()
+_events: weakref.WeakSet[EventParker] = weakref.WeakSet()
 _idle: deque[Parker] = deque(maxlen=KEPT)
 
 
@@ -180,7 +220,7 @@ def _new_parker() -> Parker:
     # Under gevent a thread is a greenlet, and sleeping in the kernel would stop all of them.
     if hasattr(os, "eventfd") and type(_thread.allocate_lock()).__module__ == "_thread":
         try:
-            parker = _EventParker()
+            parker = EventParker()
         except OSError:  # out of descriptors
             return _LockParker()
         if parker.cheap():
@@ -196,6 +236,9 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+Park = Callable[[Parker, Deadline], None]
 
 
 class Waiter:
@@ -216,14 +259,18 @@ class Waiter:
         self.since = 0.0
         self.thread = 0
 
-    def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
-        """Release the held mutex, park until woken or timed out, and acquire the mutex again."""
+    def wait(self, mutex: threading.Lock, deadline: Deadline, park: Park | None = None) -> None:
+        """Release the held mutex, park until woken or timed out, and acquire the mutex again.
+
+        Args:
+            park: called instead of the parker's ``park``; it may do something useful meanwhile.
+        """
         parker = borrow()
         self._notified = False
         self.since, self.thread = time.monotonic(), threading.get_ident()
         self._parker = parker
         try:
-            _sleep(parker, mutex, deadline)
+            _sleep(parker, mutex, deadline, park)
         finally:
             self._parker = None
             give_back(parker)
@@ -259,14 +306,14 @@ class WaitQueue:
         self._notified: set[Parker] = set()
         self._began: dict[Parker, tuple[float, int]] = {}
 
-    def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
+    def wait(self, mutex: threading.Lock, deadline: Deadline, park: Park | None = None) -> None:
         """Wait as ``Waiter.wait`` does; an interrupted thread passes on its notification."""
         parker = borrow()
         interrupted = True
         self._began[parker] = time.monotonic(), threading.get_ident()
         self.parked += (parker,)  # not a call, after which signals are handled
         try:
-            _sleep(parker, mutex, deadline)
+            _sleep(parker, mutex, deadline, park)
             interrupted = False
         finally:
             turn = parker in self._notified
@@ -364,14 +411,19 @@ def wake(wakes: list[Parker]) -> None:
     wakes.clear()
 
 
-def _sleep(parker: Parker, mutex: threading.Lock, deadline: Deadline) -> None:
+def _sleep(
+    parker: Parker, mutex: threading.Lock, deadline: Deadline, park: Park | None = None
+) -> None:
     """Release the mutex, park, and acquire the mutex again, whatever is raised."""
     interrupt: BaseException | None = None
     try:
         mutex.release()
         fake = clock.replaced  # read once: a test may put the real one back meanwhile
         if fake is None or isinstance(deadline, RealDeadline):
-            parker.park(deadline)
+            if park is None:
+                parker.park(deadline)
+            else:
+                park(parker, deadline)
         else:
             fake.park(parker, deadline.at)
             parker.park(_AT_ONCE)  # takes what has unparked it, which the clock was to see

@@ -374,11 +374,14 @@ class _Polls(_Standing):
     def poll(self) -> _Poll:
         return _Poll(select.poll(), self._order)
 
+    def epoll(self) -> _Poll:
+        return _Poll(select.epoll(), self._order)
+
 
 class _Poll:
-    """A ``select.poll`` object that reports."""
+    """A ``select.poll`` or ``select.epoll`` object that reports."""
 
-    def __init__(self, poll: select.poll, order: LockOrder) -> None:
+    def __init__(self, poll: Any, order: LockOrder) -> None:
         self._poll = poll
         self._order = order
 
@@ -388,7 +391,8 @@ class _Poll:
     def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
         if timeout != 0:
             self._order.blocks()
-        return self._poll.poll(timeout)
+        found: list[tuple[int, int]] = self._poll.poll(timeout)
+        return found
 
 
 _ABSENT = object()

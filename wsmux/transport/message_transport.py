@@ -7,6 +7,13 @@ Threads and locks:
   ``send_queue`` describes sending and the send lock.
 - One I/O thread, the one that iterates ``batches()``, reads, answers pings and handles timers. It
   never blocks in a send.
+- Reading happens in rounds: receive once, give the messages to the owner, answer. A round holds
+  ``_round``, which is acquired before the mutex and the send lock, and never under either.
+- A thread that waits in ``wait_locked`` leads, if no other thread waits there: it borrows the
+  socket from ``SocketPoller`` and does the rounds itself, until its wait is over or anything
+  unusual happens. So it need not be woken by the I/O thread, which keeps the timers, the closing
+  handshake, what the system has no room for, and the end. A round that changes what the I/O thread
+  waits for wakes it. Whoever sees an error of the socket stores it; the I/O thread ends.
 - No waiting thread holds anything that another thread needs: callers are parked on the mutex; the
   sending thread waits in ``poll``, which a shutdown ends. So two ends that both write bulk and read
   nothing cannot block each other's I/O threads.
@@ -15,7 +22,7 @@ The error that ends the transport is stored in ``error``; the first one is kept.
 a ``ForkedError`` there, fresh locks and no descriptors; it writes nothing.
 
 ``FrameReader`` reads frames and separates the control frames; ``PeerLimits`` detects peers that
-send or read too slowly, or ping too often. Both belong to the I/O thread and need no lock.
+send or read too slowly, or ping too often. Both are used in rounds and need no lock.
 
 ``message_transport`` opens a transport for layers that exchange messages and need no streams.
 """
@@ -53,12 +60,13 @@ from ..protocols.framing import Framing, Opcode, Received, decode_close, encode_
 from ..runtime import clock, fork
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.memory import PRESSURE, REPORT_STEP, Verdict, process_memory
-from ..runtime.parking import OneShotEvent, Parker, wake
+from ..runtime.parking import EventParker, OneShotEvent, Parker, Waiter, WaitQueue, wake
 from ..runtime.threads import register
 from .fair_queue import Frame
 from .keepalive import KeepAlive, Ping, Pings
 from .send_queue import SendInterrupted, SendQueue
 from .socket_io import Socket, Wakeup, take_over
+from .socket_poller import SocketPoller
 
 __all__ = [
     "FrameReader",
@@ -252,6 +260,9 @@ class PeerLimits:
 # 7.1.1), and that a failed connection has to send its close code.
 LINGER = 1.0
 
+# Threads that wait for received bytes read the socket themselves; only tests change this.
+READERS_LEAD = True
+
 # Looking these up in the module for each poll costs too much.
 POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
 ENDED = select.POLLHUP | select.POLLERR
@@ -272,7 +283,8 @@ class MessageTransport:
         in_child: this is the unusable copy in a forked child.
         owner_timer: when the owner needs a batch, even an empty one.
         next_timer: when the I/O thread must check its timers, including the owner's.
-        now: when the last poll of the I/O thread returned, for that thread.
+        now: when the last poll of the thread that receives returned, for rounds.
+        handle: what the owner does with the messages of a round, if threads that wait may lead.
         pings: the framing has pings and close frames.
         close_notice: the peer announced its end in the wire; for framings without close frames.
     """
@@ -280,6 +292,8 @@ class MessageTransport:
     # See ``ResumableTransport``.
     resumes = False
     reconnects = 0
+
+    handle: Callable[[list[Received]], None] | None = None
 
     def __init__(
         self,
@@ -302,7 +316,11 @@ class MessageTransport:
         self.queue = SendQueue(self._socket, framing, config, self.mutex, self._wakeup)
         self._limits = PeerLimits(config, framing, self.frame_reader, self.queue)
         self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, clock.monotonic())
-        self._interest = 0
+        self._poller = SocketPoller(self._wakeup)
+        # Held during each round of receiving, by the I/O thread or by the one that reads for it.
+        self._round = threading.Lock()
+        self._waiting = 0
+        self._asleep_until = NEVER  # until when the I/O thread may wait; changed in rounds only
         self.now = clock.monotonic()
         self.next_timer = NEVER
         self._finished = OneShotEvent()
@@ -528,55 +546,66 @@ class MessageTransport:
 
     def _rounds(self) -> Generator[list[Received]]:
         """Run the I/O loop over one socket."""
-        poller = select.poll()
-        poller.register(self._wakeup.fd, POLLIN)
-        self._interest = 0
-        poller.register(self._socket.fileno(), self._interest)
+        poller = self._poller
+        poller.watch(self._socket.fileno())
+        with self._round:
+            self._keep_time()
+            self._asleep_until = self.next_timer
+            goes_on = self._goes_on()
+        while goes_on:
+            readable = self._poll(poller)
+            with self._round:
+                yield from self._receive(readable or poller.lent is None)
+                self.queue.flush(0, None, None)  # the rest is polled for
+                self._asleep_until = self.next_timer
+                goes_on = self._goes_on()
+
+    def _receive(self, reads: bool) -> Generator[list[Received]]:
+        """Read once, if ``reads``, and do whatever is due; yields messages for the owner."""
         queue, frame_reader, framing, limits = (
             self.queue,
             self.frame_reader,
             self._framing,
             self._limits,
         )
-        resumes = self.resumes
-        self._keep_time()
-        while not queue.suspended and (self.error is None or not self._done()):
-            self._poll(poller)
-            try:
-                messages = None if self._paused else frame_reader.read()
-            except OSError as error:
-                if not self._outlives(error.strerror or str(error)):
-                    raise
-                return
-            if frame_reader.ended:
-                yield []  # the owner may know whether this end is clean
-                self._end_of_file()
-            elif messages is not None:
-                if self.keep_alive.heard(self.now):
-                    self._set_look()
-                if not messages and not limits.reading:
-                    self._keep_time()
-            for part, controls in frame_reader.in_order(messages or []):
-                yield part
-                if controls:
-                    self._answer(controls)
-            if resumes and framing.due:
-                self._account()
-            allocated = framing.allocated() - self._reported
-            if (
-                not -REPORT_STEP < allocated < REPORT_STEP
-                or process_memory.total > self.config.max_process_buffer
-                or self._saves
-                or self._paused
-            ):
-                self._limit_process_memory()
-            ending = frame_reader.close_payload is not None or framing.failure is not None
-            if ending and self._note_end():
-                yield []  # the owner notifies all waiting threads
-            blocked = queue.blocked and not limits.sending
-            if blocked or self.now >= self.next_timer or queue.has_waiting_writers():
+        try:
+            messages = frame_reader.read() if reads and not self._paused else None
+        except OSError as error:
+            if not self._outlives(error.strerror or str(error)):
+                raise
+            return
+        if frame_reader.ended:
+            yield []  # the owner may know whether this end is clean
+            self._end_of_file()
+        elif messages is not None:
+            if self.keep_alive.heard(self.now):
+                self._set_look()
+            if not messages and not limits.reading:
                 self._keep_time()
-            queue.flush(0, None, None)  # the rest is polled for
+        for part, controls in frame_reader.in_order(messages or []):
+            yield part
+            if controls:
+                self._answer(controls)
+        if self.resumes and framing.due:
+            self._account()
+        allocated = framing.allocated() - self._reported
+        if (
+            not -REPORT_STEP < allocated < REPORT_STEP
+            or process_memory.total > self.config.max_process_buffer
+            or self._saves
+            or self._paused
+        ):
+            self._limit_process_memory()
+        ending = frame_reader.close_payload is not None or framing.failure is not None
+        if ending and self._note_end():
+            yield []  # the owner notifies all waiting threads
+        blocked = queue.blocked and not limits.sending
+        if blocked or self.now >= self.next_timer or queue.has_waiting_writers():
+            self._keep_time()
+
+    def _goes_on(self) -> bool:
+        """Return whether the I/O thread still has to serve this socket."""
+        return not self.queue.suspended and (self.error is None or not self._done())
 
     def _done(self) -> bool:
         """Return whether the closing handshake has finished, or run out of time."""
@@ -597,7 +626,8 @@ class MessageTransport:
         self._give_up = min(self._give_up or now + LINGER, now + LINGER)
         return False
 
-    def _poll(self, poller: select.poll) -> None:
+    def _poll(self, poller: SocketPoller) -> bool:
+        """Wait until there is something to do; return whether the socket is readable."""
         sock, wakeup = self._socket, self._wakeup
         if self._paused:
             interest = POLLOUT if self.queue.wants_io else 0
@@ -605,30 +635,38 @@ class MessageTransport:
             interest = POLLOUT
         else:
             interest = POLLIN | POLLOUT if self.queue.wants_io else POLLIN
-        if self._framing.filled and interest == POLLIN and self.error is None:
+        if (
+            self._framing.filled
+            and interest == POLLIN
+            and self.error is None
+            and poller.lent is None
+        ):
             self.now = clock.monotonic()
-            return  # the last read probably left more
-        if interest != self._interest:
-            poller.modify(sock.fileno(), interest)
-            self._interest = interest
+            return True  # the last read probably left more
+        poller.want(interest)
         # As of the previous poll, so late by one round, but without another call of the clock.
-        left = self.next_timer - self.now
+        left = self._asleep_until - self.now
         if self.error is not None:
             left = min((self._give_up or NEVER) - self.now, LONGEST_WAIT)
-        if left < 0 or (sock.hides_bytes and not self._paused and sock.pending()):
+        hidden = sock.hides_bytes and poller.lent is None and not self._paused
+        if left < 0 or (hidden and sock.pending()):
             left = 0
         fake = clock.replaced  # read once: a test may put the real one back meanwhile
         if fake is None:
-            found = poller.poll(left * 1000)
+            found = poller.wait(left)
         else:
             fds = {wakeup.fd: POLLIN, sock.fileno(): interest}
-            found = fake.poll(poller, fds, self.now + left, self.wake)
+            found = fake.poll(poller.poller, fds, self.now + left, self.wake)
+        readable = False
         for fd, events in found:
             if fd == wakeup.fd:
                 wakeup.clear()
-            elif events & ENDED:
+                continue
+            if events & ENDED:
                 self._paused = False  # the rest may be read: nothing more will arrive
+            readable = bool(events & (POLLIN | ENDED))
         self.now = clock.monotonic()
+        return readable
 
     def _keep_time(self) -> None:
         """Ping a silent peer, end the connection if it is lost, and wake further writers."""
@@ -779,6 +817,101 @@ class MessageTransport:
     def _account(self) -> None:
         """Look at what was received and sent, after each read."""
 
+    # A thread that waits for received messages, and reads the socket meanwhile
+
+    def wait_locked(
+        self, place: Waiter | WaitQueue, mutex: threading.Lock, deadline: Deadline
+    ) -> None:
+        """Wait as the ``wait`` of ``place`` does, and read the socket if nobody else does.
+
+        That is, if no other thread waits here, and this is not the main thread: a signal handler,
+        which runs there, may raise at any step of a round, and what was read would be lost.
+
+        Args:
+            mutex: what guards ``place``, and is held; the same for all that wait here.
+        """
+        leads = (
+            READERS_LEAD
+            and not self._waiting
+            and self.handle is not None
+            and self._poller.lends
+            and not self._framing.filled
+            and not self._paused
+            and threading.get_ident() != threading.main_thread().ident
+        )
+        self._waiting += 1
+        try:
+            place.wait(mutex, deadline, self._lead if leads else None)
+        finally:
+            self._waiting -= 1
+
+    def _lead(self, parker: Parker, deadline: Deadline) -> None:
+        """Park, and do rounds of receiving meanwhile."""
+        over = False
+        if isinstance(parker, EventParker):
+            try:
+                fd = self._poller.lend(parker)
+                if fd >= 0:
+                    parker.begin_beside(fd)
+                    over = self._lead_rounds(parker, deadline)
+            finally:
+                try:
+                    over = parker.end_beside() or over
+                finally:
+                    self._poller.take_back(parker)
+                    if self._socket.hides_bytes and self._socket.pending():
+                        self._wakeup.set()
+        if not over:
+            parker.park(deadline)
+
+    def _lead_rounds(self, parker: EventParker, deadline: Deadline) -> bool:
+        """Receive until the wait is over; return false if only the I/O thread can go on."""
+        while not deadline.expired():
+            if not (self._socket.pending() or parker.park_beside(deadline)):
+                break
+            if not self._lead_round(parker):
+                return False
+            if parker.unparked_itself:
+                break
+        return True
+
+    def _lead_round(self, parker: Parker) -> bool:
+        """Receive once in the place of the I/O thread; return whether to go on with that."""
+        whole = False
+        try:
+            with self._round:
+                if not self._may_lead(parker):
+                    whole = True
+                    return False
+                self.now = clock.monotonic()
+                assert self.handle is not None
+                try:
+                    for messages in self._receive(True):
+                        self.handle(messages)
+                except OSError as error:
+                    self._lost(error)
+                whole = True
+                goes_on = self._may_lead(parker)
+                late = self.next_timer < self._asleep_until
+        finally:
+            if not whole:  # what was read may be lost, or half handled
+                text = "a read was interrupted in the middle of receiving"
+                self.abort(ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, text, "local"))
+        self.flush()
+        if late or not goes_on:
+            self._wakeup.set()
+        return goes_on
+
+    def _may_lead(self, parker: Parker) -> bool:
+        return (
+            self._poller.lent is parker
+            and self.handle is not None
+            and self.error is None
+            and not self.queue.suspended
+            and not self._paused
+            and not self._socket.read_wants_write
+        )
+
     def discard(self) -> None:
         """Drop all queued data and close the socket; the last call of the I/O thread."""
         with self.mutex:
@@ -787,8 +920,11 @@ class MessageTransport:
             self.abort_locked(
                 ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, "the I/O thread ended", "local")
             )
+        self._poller.close()
         self.queue.finish()
-        self._framing.release()
+        with self._round:
+            self.handle = None  # often a method of what refers to this object
+            self._framing.release()
         process_memory.forget(self)
         self._wakeup.close()
         self._finished.set()
@@ -806,6 +942,8 @@ class MessageTransport:
                 f"{self.name} belongs to the parent process; open a new connection in this one"
             )
         self.cut = self.in_child = True
+        self._round = threading.Lock()
+        self._poller.forked()
         self._socket.abandon()
         self._wakeup.forked()
 

@@ -277,6 +277,7 @@ class ResumableTransport(MessageTransport):
         """Wait for the next carrier, or for the end."""
         session = self.session
         self._socket.shutdown()
+        self._poller.unwatch()
         self.queue.detach()
         self._sessions_framing.restart()
         with self.mutex:

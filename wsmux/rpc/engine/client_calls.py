@@ -52,6 +52,10 @@ class Calls(ABC):
         """Send a message of a call; block while the send buffer is full."""
 
     @abstractmethod
+    def wait_locked(self, place: WaitQueue, deadline: Deadline) -> None:
+        """Wait as ``place.wait`` does, and receive meanwhile if no other thread does."""
+
+    @abstractmethod
     def send_close(self, call: Call) -> None:
         """Send the end of the requests, unless it was sent."""
 
@@ -397,7 +401,7 @@ class PendingCall(Opened):
             while self._outcome is _PENDING:
                 if self.deadline.expired() or patience.expired():
                     break
-                self._waiting.wait(self._mutex, sooner(self.deadline, patience))
+                self._client.wait_locked(self._waiting, sooner(self.deadline, patience))
         if not self.expire() and self._outcome is _PENDING:
             raise TimeoutError(f"{self.name} has not answered yet; the call continues")
 

@@ -193,13 +193,27 @@ class ClientLoop:
         return self._connector.cut_by_size(attempt, reason, ours=ours, now=clock.monotonic())
 
     def _converse(self, channel: MessageTransport, batches: _Batches, attempt: int) -> None:
-        engine, wakes = self._engine, list[Parker]()
-        for messages in batches:
+        engine = self._engine
+
+        def handle(messages: list[Received]) -> None:
+            wakes: list[Parker] = []
             with engine.mutex:
                 channel.set_owner_timer(self._feed_locked(attempt, messages, channel.now, wakes))
             wake(wakes)
-            if channel.error is not None or (engine.orders and self._leaves(attempt)):
-                return
+
+        def lead(messages: list[Received]) -> None:
+            handle(messages)
+            if engine.orders:
+                channel.wake()
+
+        channel.handle = lead
+        try:
+            for messages in batches:
+                handle(messages)
+                if channel.error is not None or (engine.orders and self._leaves(attempt)):
+                    return
+        finally:
+            channel.handle = None
 
     def _feed_locked(
         self, attempt: int, messages: list[Received], now: float, wakes: list[Parker]
@@ -353,6 +367,13 @@ class ClientEngine(Calls):
         """Raise ``ForkedError`` in a forked child."""
         if self._pid != os.getpid():
             raise ForkedError("this client belongs to the parent process")
+
+    def wait_locked(self, place: WaitQueue, deadline: Deadline) -> None:
+        channel = self.channel
+        if channel is None:
+            place.wait(self.mutex, deadline)
+        else:
+            channel.wait_locked(place, self.mutex, deadline)
 
     def connect(self, deadline: Deadline | None) -> None:
         """Start to connect; with a deadline, wait for the connection.
@@ -656,7 +677,7 @@ class ClientEngine(Calls):
                     call.span.failed(item)
                 call.take_locked(item, size, wakes)
             except NotAResult as error:
-                _log.warning("%s: a message was dropped: %s", call.name, error)
+                _log.warning("%s: a message was dropped: %s", call.name, str(error))
             behind = call.fell_behind(self.options)
             if behind is not None:
                 self._give_up_locked(call, behind, wakes)

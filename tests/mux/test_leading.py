@@ -1,0 +1,263 @@
+"""A thread that waits in a read receives in the place of the I/O thread."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import wsmux
+from wsmux.runtime.parking import EventParker
+from wsmux.transport.socket_poller import SocketPoller
+
+from ..helpers.carriers import ON_SOME, Carrier, Ends
+from ..helpers.connections import Join, Spawn
+from ..helpers.inside import is_led, on_led_round, plain_socket_of
+from ..helpers.joined_streams import open_pair, read_exactly
+from ..helpers.resumed import joined, pair
+from ..helpers.scripted import WAIT
+from ..helpers.waiting import wait_for, wait_for_reader
+
+OVER_SOCKETS = pytest.mark.parametrize("carrier", [Carrier("socketpair", "wsmux")], ids=str)
+
+
+def leads(connection: wsmux.Connection) -> None:
+    wait_for(lambda: is_led(connection))
+
+
+@ON_SOME
+def test_one_waiting_reader_receives_for_itself(
+    ends: Ends, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    on_led_round(monkeypatch, lambda: rounds.append(threading.get_ident()))
+    near, far = open_pair(*ends)
+
+    def ask() -> int:
+        for size in (1, 1000, 100_000):
+            near.write(bytes(size))
+            assert read_exactly(near, size) == bytes(size)
+        return threading.get_ident()
+
+    def answer() -> int:
+        while data := far.read(65_536):
+            far.write(data)
+        return threading.get_ident()
+
+    answering = spawn(answer)
+    asking = spawn(ask).result(WAIT)
+    near.close()
+    assert {asking, answering.result(WAIT)} >= set(rounds) != set()
+    assert not any(is_led(end) for end in ends)
+
+
+@OVER_SOCKETS
+def test_the_main_thread_only_waits(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler, which runs there, may raise at any step."""
+    borrowers: list[int] = []
+    lend = SocketPoller.lend
+
+    def lends(poller: SocketPoller, parker: EventParker) -> int:
+        borrowers.append(threading.get_ident())
+        return lend(poller, parker)
+
+    monkeypatch.setattr(SocketPoller, "lend", lends)
+    near, far = open_pair(*ends)
+    writing = threading.Timer(0.05, far.write, (b"x",))
+    writing.start()
+    assert near.read(1) == b"x"
+    writing.join()
+    assert borrowers == []
+
+
+@OVER_SOCKETS
+def test_others_are_served_by_the_one_that_leads_and_behind_it(ends: Ends, spawn: Spawn) -> None:
+    """It receives for all, until its own wait is over; the I/O thread goes on."""
+    first, second = open_pair(*ends), open_pair(*ends)
+    leading = spawn(first.near.read, 1)
+    leads(ends.client)
+    waiting = spawn(second.near.read, 1)
+    wait_for_reader(ends.client, 2)
+    second.far.write(b"2")
+    assert waiting.result(WAIT) == b"2"
+    assert is_led(ends.client)
+    waiting = spawn(second.near.read, 1)
+    wait_for_reader(ends.client, 2)
+    first.far.write(b"1")
+    assert leading.result(WAIT) == b"1"
+    wait_for(lambda: not is_led(ends.client))
+    second.far.write(b"3")
+    assert waiting.result(WAIT) == b"3"
+
+
+def abort(ends: Ends) -> None:
+    ends.client.abort()
+
+
+def close(ends: Ends) -> None:
+    ends.client.close(WAIT)
+
+
+def close_far(ends: Ends) -> None:
+    ends.server.close(WAIT)
+
+
+def abort_far(ends: Ends) -> None:
+    ends.server.abort()
+
+
+def break_protocol(ends: Ends) -> None:
+    plain_socket_of(ends.server).send(b"\xff" * 64)
+
+
+ENDS: dict[str, tuple[Callable[[Ends], object], type[wsmux.WsmuxError]]] = {
+    "this side aborts": (abort, wsmux.ConnectionClosedError),
+    "this side closes": (close, wsmux.ConnectionClosedOK),
+    "the peer aborts": (abort_far, wsmux.ConnectionClosedError),
+    "the peer closes": (close_far, wsmux.ConnectionClosedOK),
+    "the peer breaks the protocol": (break_protocol, wsmux.ConnectionClosedError),
+}
+
+
+@OVER_SOCKETS
+@pytest.mark.parametrize(("end", "error"), ENDS.values(), ids=ENDS)
+def test_every_end_of_the_connection_reaches_the_one_that_leads(
+    ends: Ends,
+    spawn: Spawn,
+    end: Callable[[Ends], object],
+    error: type[wsmux.WsmuxError],
+) -> None:
+    near, _ = open_pair(*ends)
+    reading = spawn(near.read, 1)
+    leads(ends.client)
+    ending = spawn(end, ends)
+    with pytest.raises(error):
+        reading.result(WAIT)
+    ending.result(WAIT)
+    assert ends.client.wait_closed(WAIT)
+
+
+STREAM_ENDS: dict[str, Callable[[wsmux.Stream, wsmux.Stream], object]] = {
+    "this side resets": lambda near, far: near.reset(),
+    "this side closes": lambda near, far: near.close(),
+    "the peer resets": lambda near, far: far.reset(),
+    "the peer ends": lambda near, far: far.close_write(),
+}
+
+
+@OVER_SOCKETS
+@pytest.mark.parametrize("end", STREAM_ENDS.values(), ids=STREAM_ENDS)
+def test_every_end_of_the_stream_reaches_the_one_that_leads(
+    ends: Ends, spawn: Spawn, end: Callable[[wsmux.Stream, wsmux.Stream], object]
+) -> None:
+    near, far = open_pair(*ends)
+    reading = spawn(near.read, 1)
+    leads(ends.client)
+    end(near, far)
+    error = reading.exception(WAIT)
+    assert error is None or isinstance(error, wsmux.StreamReset | ValueError)
+    assert error is not None or reading.result() == b""
+    wait_for(lambda: not is_led(ends.client))
+    other = open_pair(*ends)
+    other.far.write(b"x")
+    assert other.near.read(1) == b"x"
+
+
+@OVER_SOCKETS
+def test_its_timeout_holds_while_bytes_arrive_all_the_time(
+    ends: Ends, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that is always readable must not keep a thread from looking at its clock."""
+    park = EventParker.park_beside
+    late: list[bool] = []
+
+    def parks(parker: EventParker, deadline: wsmux.runtime.deadline.Deadline) -> bool:
+        late.append(deadline.expired())
+        park(parker, deadline)
+        return True
+
+    monkeypatch.setattr(EventParker, "park_beside", parks)
+    near, _ = open_pair(*ends)
+    near.timeout = 0.05
+    with pytest.raises(TimeoutError):
+        spawn(near.read, 1).result(WAIT)
+    assert late == [False]
+    assert not is_led(ends.client)
+
+
+@OVER_SOCKETS
+def test_a_round_that_was_broken_off_ends_the_connection(
+    ends: Ends, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may inject an exception at any step; what was read is lost then."""
+
+    class Injected(BaseException):
+        pass
+
+    def raises() -> None:
+        raise Injected
+
+    on_led_round(monkeypatch, raises)
+    near, far = open_pair(*ends)
+    other, _ = open_pair(*ends)
+    reading = spawn(near.read, 1)
+    leads(ends.client)
+    waiting = spawn(other.read, 1)
+    wait_for_reader(ends.client, 2)
+    far.write(b"x")
+    with pytest.raises(Injected):
+        reading.result(WAIT)
+    with pytest.raises(wsmux.ConnectionClosedError, match="in the middle of receiving"):
+        waiting.result(WAIT)
+    assert ends.client.wait_closed(WAIT)
+
+
+@OVER_SOCKETS
+def test_a_silent_peer_is_noticed_while_a_reader_leads(join_ends: Join, spawn: Spawn) -> None:
+    """The timers stay with the I/O thread."""
+    ours, theirs = socket.socketpair()
+    options = {"ping_interval": 0.05, "ping_timeout": 0.1}
+    client = wsmux.from_socket(
+        ours, role="client", protocol="wsmux", config=wsmux.Config(**options)
+    )
+    with theirs, client:
+        reading = spawn(client.open_stream().read, 1)
+        leads(client)
+        with pytest.raises(wsmux.ConnectionClosedError, match="no byte from the peer"):
+            reading.result(WAIT)
+
+
+@OVER_SOCKETS
+def test_a_forked_child_leaves_the_one_that_leads_alone(ends: Ends, spawn: Spawn) -> None:
+    near, far = open_pair(*ends)
+    reading = spawn(near.read, 1)
+    leads(ends.client)
+    child = os.fork()
+    if not child:
+        try:
+            near.write(b"x")
+        except wsmux.ForkedError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert is_led(ends.client)
+    far.write(b"x")
+    assert reading.result(WAIT) == b"x"
+
+
+@pytest.mark.parametrize("protocol", ["wsmux", "yamux"])
+def test_one_that_leads_waits_through_an_outage(protocol: str, spawn: Spawn) -> None:
+    with pair(protocol=protocol) as ends:
+        near, far = joined(ends)
+        for _ in range(3):
+            reading = spawn(read_exactly, near, 4)
+            leads(ends.client)
+            ends.outage()
+            assert not is_led(ends.client)
+            far.write(b"kept")
+            ends.over()
+            assert reading.result(WAIT) == b"kept"
