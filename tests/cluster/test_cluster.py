@@ -62,6 +62,22 @@ def test_several_connections_may_have_one_name(nodes: Nodes, pairs: Pairs) -> No
     assert len(one.who("user:1")) == 1
 
 
+def test_nobody_leaves_for_another_process(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    with (
+        Cluster(server.url, namespace=namespace) as one,
+        Cluster(server.url, namespace=namespace) as two,
+    ):
+        ours, theirs = one.join(pairs()[1], "user:1"), two.join(pairs()[1], "user:1")
+        assert ours.id == theirs.id
+        with pytest.raises(ValueError, match="only that one can end it"):
+            one.leave(theirs)
+        for node in (one, two):
+            assert sorted(node.who()) == sorted([ours, theirs])
+            node.open_stream("user:1").close()
+
+
 def test_a_connection_that_has_ended_is_no_longer_found(
     nodes: Nodes, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

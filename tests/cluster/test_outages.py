@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -228,22 +229,50 @@ def test_a_forked_child_is_another_node(server: RedisServer, namespace: str, pai
         _, connection = pairs()
         cluster.join(connection, "user:1")
         parent = cluster.node
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
-            try:
-                os.write(writing, f"{cluster.node} {len(cluster.who())}".encode())
-                cluster.close()
-            finally:
-                os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as told:
-            node, found = told.read().split()
-        os.waitpid(child, 0)
+
+        def tell() -> str:
+            with cluster:
+                return f"{cluster.node} {count(cluster)}"
+
+        node, found = in_child(tell).split()
         assert node != parent
         assert found == "1"
         assert cluster.node == parent
         assert count(cluster) == 1
+
+
+def in_child(action: Callable[[], str]) -> str:
+    """Return what an action tells in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, action().encode())
+        except BaseException as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        found = told.read()
+    os.waitpid(child, 0)
+    return found
+
+
+def test_a_block_that_ends_in_a_forked_child_ends_nothing(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    with Cluster(server.url, namespace=namespace) as cluster, ExitStack() as block:
+        _, connection = pairs()
+        block.enter_context(cluster.member(connection, "user:1"))
+
+        def end() -> str:
+            assert cluster.node
+            cluster.join(connection, "user:1")
+            block.close()
+            return str(count(cluster))
+
+        assert in_child(end) == "2"
 
 
 def test_a_node_that_stands_still_is_given_up_in_time(server: RedisServer, namespace: str) -> None:

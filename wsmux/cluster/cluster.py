@@ -140,7 +140,9 @@ class Cluster(Closing):
     def forked(self) -> None:
         """Begin as another node in a forked child; the parent goes on."""
         self._lock = threading.Lock()
-        self._node = None
+        node, self._node = self._node, None
+        if node is not None:
+            node.forked()
 
     @property
     def node(self) -> str:
@@ -184,21 +186,30 @@ class Cluster(Closing):
         """End what ``join`` began; afterwards no stream is opened to the connection by the name.
 
         Blocks for a round trip to Redis; if that fails, it is repeated in the background.
+
+        Raises:
+            ValueError: another process has joined it, which alone can end that.
         """
-        self._running().remove(presence)
+        node = self._running()
+        if presence.node != node.id:
+            raise ValueError(
+                f"{presence.name!r} was joined by node {presence.node[:8]}, and this process is "
+                f"{node.id[:8]}: only that one can end it"
+            )
+        node.remove(presence)
 
     @contextmanager
     def member(self, connection: Connection, *names: str) -> Iterator[None]:
         """Let others find a connection under some names while the block lasts."""
+        node = self._running()
         joined: list[Presence] = []
         try:
             # One by one, so that what has joined leaves again if another cannot.
-            joined.extend(self.join(connection, name) for name in names)
+            joined.extend(node.join(connection, check_name(name)) for name in names)
             yield
         finally:
             for presence in joined:
-                if not self._left:
-                    self.leave(presence)
+                node.remove(presence)  # of the node that has joined, whatever this is by now
 
     def who(self, pattern: str = EVERY_NAME, *, most: int = MOST) -> list[Presence]:
         """Return the connections under a name, or under all names that begin with a text.
@@ -374,13 +385,17 @@ class _Running:
         """End with the interpreter; see ``runtime.threads``."""
         self.close()
 
+    def forked(self) -> None:
+        """Do nothing any more in a forked child, where other threads may have held the locks."""
+        self._closed = True
+
     def close(self) -> None:
         _running.discard(self)
         self.topics.close()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         if self._directory is not None:
-            with self._changed:
-                self._closed = True
-                self._changed.notify_all()
             self._thread.join()
             try:
                 self._directory.withdraw(self._record)
@@ -405,6 +420,8 @@ class _Running:
         return presence
 
     def remove(self, presence: Presence) -> None:
+        if self._closed:  # what it had joined has ended with it
+            return
         if self._members.remove(presence) and self._directory is not None:
             with self._changed:
                 self._unsaid.pop(presence, None)
