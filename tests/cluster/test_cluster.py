@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +15,13 @@ import pytest
 import wsmux
 from wsmux.cluster import Cluster, ClusterError, NotConnected, Presence, TopicGap, Unreachable
 from wsmux.cluster import members as members_module
+from wsmux.cluster.links import socket_folder
 from wsmux.exceptions import ConcurrencyError, StreamReset
 
 from ..helpers.bus.redis_server import RedisServer
 from ..helpers.interrupts import interrupted_at
 from ..helpers.timeouts import WAIT
-from ..helpers.waiting import wait_for
+from ..helpers.waiting import wait_for, wait_for_value
 from .conftest import KEY, Pairs
 
 Nodes = tuple[Cluster, Cluster]
@@ -391,6 +395,114 @@ def test_whoever_has_left_is_of_no_use(nodes: Nodes, pairs: Pairs) -> None:
             call()
     if two is not one:
         assert two.who() == []
+
+
+def test_leaving_ends_streams_at_both_ends(nodes: Nodes, pairs: Pairs, accepted: ExitStack) -> None:
+    one, two = nodes
+    client, connection = pairs()
+    asking, incoming = pairs()
+    one.join(connection, "user:1")
+    ours = accepted.enter_context(two.open_stream("user:1", header=b"x"))
+    theirs = accepted.enter_context(client.accept_stream(WAIT))
+    far = accepted.enter_context(asking.open_stream())
+    far.write(b"x")
+    one.relay(incoming.accept_stream(WAIT), one.open_stream("user:1"))
+    near = accepted.enter_context(client.accept_stream(WAIT))
+    for each in (ours, theirs, far, near):
+        each.timeout = WAIT
+    assert (theirs.read(1), near.read(1)) == (b"x", b"x")
+    one.close()
+    # A stream within one process is of its two ends alone, unless it is relayed.
+    for each in (far, near) if one is two else (far, near, theirs, ours):
+        with pytest.raises((StreamReset, wsmux.ConnectionClosed)):
+            each.read(1)
+    assert client.ping(timeout=WAIT) > 0
+
+
+def test_leaving_ends_subscriptions(nodes: Nodes) -> None:
+    node = nodes[0]
+    subscription = node.subscribe("news")
+    found: list[Any] = []
+    reading = threading.Thread(target=lambda: found.extend(subscription))
+    reading.start()
+    wait_for(lambda: _is_read(subscription))
+    node.close()
+    reading.join(WAIT)
+    assert not reading.is_alive()
+    assert found == []
+    with pytest.raises(ValueError, match="was left"):
+        subscription.read(0)
+
+
+def threads_of_clusters() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("wsmux-cluster")]
+
+
+# An interrupt within a finalizer, here of the client of Redis, is told in no other way.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_end_can_be_repeated(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    _, connection = pairs()
+    number, interrupted = 1, True
+    with Cluster(server.url, namespace=namespace) as other:
+        while interrupted:
+            cluster = Cluster(server.url, namespace=namespace)
+            cluster.join(connection, "user:1")
+            cluster.subscribe("news").close()
+            path = socket_folder() / f"{cluster.node}.sock"
+            assert path.exists()
+            interrupted = interrupted_at(number, cluster.close)
+            cluster.close()
+            assert other.who("user:1") == []
+            assert not path.exists()
+            number += 7  # each step would take minutes
+    wait_for_value(threads_of_clusters, [])
+    assert number > 100
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the folder of the sockets, which is of this test alone."""
+    with tempfile.TemporaryDirectory(prefix="w") as made:  # the path of a socket has to be short
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: made)
+        yield socket_folder()
+
+
+@pytest.mark.parametrize("module", ["wsmux.endpoints.acceptor", "wsmux.cluster.cluster"])
+def test_a_cluster_that_cannot_begin_leaves_nothing(
+    server: RedisServer,
+    namespace: str,
+    sockets: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise wsmux.NoThreadError(f"{thread.name} cannot be started")
+
+    with Cluster(server.url, namespace=namespace) as cluster:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}.start_thread", fail)
+            with pytest.raises(wsmux.NoThreadError):
+                cluster.who()
+        assert list(sockets.iterdir()) == []
+        assert cluster.who() == []
+
+
+def test_coming_and_going_leaves_nothing(server: RedisServer, namespace: str, pairs: Pairs) -> None:
+    _, connection = pairs()
+
+    def come_and_go(node: Cluster) -> None:
+        with node, node.member(connection, "user:1"), other.open_stream("user:1") as stream:
+            stream.write(b"x")
+
+    with Cluster(server.url, namespace=namespace) as other:
+        come_and_go(Cluster(server.url, namespace=namespace))
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(50):
+            come_and_go(Cluster(server.url, namespace=namespace))
+        wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before + 2)
+        assert other.who() == []
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import wsmux
 from wsmux.cluster import Cluster, NotConnected, Unreachable
 from wsmux.cluster import links as links_module
-from wsmux.cluster.records import Node, link_token
+from wsmux.cluster.records import Node, Presence, link_token
 from wsmux.runtime.deadline import Deadline
 
 from ..helpers.bus.redis_server import RedisServer
@@ -166,6 +166,36 @@ def test_an_interrupted_attempt_leaves_the_link_usable() -> None:
             )
             assert link.connected(lambda _: connection, Deadline(0.0)) is connection
         assert number > 5
+
+
+@pytest.mark.parametrize("ended", ["closed", "forgotten"])
+def test_a_link_that_has_ended_holds_no_connection(ended: str) -> None:
+    link, (connection, other) = links_module.Link(), wsmux.pair()
+    with connection, other:
+
+        def dial(_: Deadline) -> wsmux.Connection:
+            assert not link.end_unused()  # while it is made
+            link.close()
+            return connection
+
+        if ended == "closed":
+            assert link.connected(dial, Deadline(WAIT)) is None
+        else:
+            assert link.end_unused()
+            assert link.connected(lambda _: connection, Deadline(WAIT)) is None
+            link.close()
+            return
+        assert connection.closed
+
+
+def test_links_without_a_connection_are_forgotten(tmp_path: Path) -> None:
+    links = links_module.Links("a" * 32, "host", None, None)
+    for number in range(3):
+        node = Node(f"{number:032}", "host", str(tmp_path / "nobody.sock"), "")
+        with pytest.raises(Unreachable, match="No such file"):
+            links.open(Presence("user:1", node.id, "1", 0.0), node, Deadline(WAIT))
+        links.drop_ended()
+        assert links._links == {}
 
 
 def test_a_node_without_a_socket_is_unreachable(

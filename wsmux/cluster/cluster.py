@@ -31,7 +31,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -152,12 +152,15 @@ class Cluster(Closing):
     def close(self) -> None:
         """Leave the cluster: its members are no longer found, and their streams from others end.
 
-        Blocks for a round trip to Redis, and until the threads have ended. Connections stay open.
+        Streams to other processes and subscriptions end, too. Connections stay open. Blocks for a
+        round trip to Redis, and until the threads have ended. If it is interrupted, call it again.
         """
         with self._lock:
-            node, self._node, self._left = self._node, None, True
+            self._left = True
+            node = self._node
         if node is not None:
             node.close()
+            self._node = None
 
     def _running(self) -> _Running:
         with self._lock:
@@ -350,6 +353,7 @@ class _Running:
         self._members = Members(self.id)
         self.splicer = Splicer()
         self._changed = Condition(threading.Lock())
+        self._closing = threading.RLock()  # a signal handler may close what is just being closed
         self._closed = False
         self._unsaid: dict[Presence, bool] = {}  # whether it joins, for what Redis was not told
         self.topics: TopicStore
@@ -376,10 +380,17 @@ class _Running:
         )
         url = options.advertise or self._server.url
         self._record = Node(self.id, host, self._server.path, url)
-        self._thread = daemon_thread(target=self._keep, name="wsmux-cluster-lease")
-        start_thread(self._thread)
-        register(self)
-        _running.add(self)
+        try:
+            self._thread = daemon_thread(target=self._keep, name="wsmux-cluster-lease")
+            start_thread(self._thread)
+            register(self)
+            _running.add(self)
+        except BaseException:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._server.close()
+            raise
 
     def leave(self) -> None:
         """End with the interpreter; see ``runtime.threads``."""
@@ -390,21 +401,30 @@ class _Running:
         self._closed = True
 
     def close(self) -> None:
-        _running.discard(self)
-        self.topics.close()
+        """End all that it has begun, each part even if another fails; may be repeated."""
+        self._closed = True
+        with self._closing, ExitStack() as steps:  # which are taken last first
+            steps.callback(_running.discard, self)
+            steps.callback(self.splicer.close)
+            if self._directory is not None:
+                steps.callback(self._client.close)
+                steps.callback(self._links.close)
+                steps.callback(self._server.close)
+                steps.callback(self._withdraw)
+                steps.callback(self._stop_thread)
+            steps.callback(self.topics.close)
+
+    def _stop_thread(self) -> None:
         with self._changed:
-            self._closed = True
             self._changed.notify_all()
-        if self._directory is not None:
-            self._thread.join()
-            try:
-                self._directory.withdraw(self._record)
-            except Unreachable as error:
-                _log.warning("this node is found until its lease ends: %s", str(error))
-            self._server.close()
-            self._links.close()
-            self._client.close()
-        self.splicer.close()
+        self._thread.join()
+
+    def _withdraw(self) -> None:
+        assert self._directory is not None
+        try:
+            self._directory.withdraw(self._record)
+        except Unreachable as error:
+            _log.warning("this node is found until its lease ends: %s", str(error))
 
     # Names
 

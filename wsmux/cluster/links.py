@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -184,18 +184,18 @@ class LinkServer:
         self._waiting = 0
         self._lock = threading.Lock()
         self.path = str(socket_folder() / f"{node}.sock")
-        self._servers = [self._server(listen_unix(self.path))]
         self.url = ""
-        if address is not None:
-            assert key is not None
-            try:
-                check = partial(self._check, key)
-                server = self._server(listen(*address), Access(check), ssl_context)
-            except OSError:
-                self.close()
-                raise
-            self._servers.append(server)
-            self.url = server.url
+        self._servers: list[Server] = []
+        try:
+            self._servers += (self._server(listen_unix(self.path)),)
+            if address is not None:
+                assert key is not None
+                access = Access(partial(self._check, key))
+                self._servers += (self._server(listen(*address), access, ssl_context),)
+                self.url = self._servers[1].url
+        except BaseException:
+            self.close()
+            raise
 
     def _server(
         self,
@@ -217,9 +217,11 @@ class LinkServer:
 
     def close(self) -> None:
         """End all links, and with them the streams of other nodes to our clients."""
-        for server in self._servers:
-            server.shutdown(0.0)
-        self._pool.close()
+        with ExitStack() as steps:  # each of them, even if one fails
+            steps.callback(Path(self.path).unlink, missing_ok=True)  # if its server never began
+            steps.callback(self._pool.close)
+            for server in self._servers:
+                steps.callback(server.shutdown, 0.0)
 
     def _check(self, key: bytes, token: str) -> str:
         return check_token(key, token, self._node, time.time())
@@ -298,13 +300,9 @@ class Links:
             NotConnected: the client has left.
             Unreachable: the node or the client did not answer in time.
         """
-        with self._lock:
-            if self._closed:
-                raise Unreachable("this node has left the cluster")
-            link = self._links.setdefault(node.id, Link())
         what = f"node {node.id[:8]}, which has {presence.name!r},"
         try:
-            connection = link.connected(partial(self._dial, node), deadline)
+            connection = self._connected(node, deadline)
             stream = connection.open_stream(deadline.remaining())
         except (WsmuxError, OSError) as error:
             raise Unreachable(f"{what} cannot be reached: {error}") from error
@@ -326,6 +324,16 @@ class Links:
         stream.close()
         kind = NotConnected if answer.get("error") == "not-connected" else Unreachable
         raise kind(f"{presence.name!r} cannot be reached: {str(answer.get('text'))[:1000]}")
+
+    def _connected(self, node: Node, deadline: Deadline) -> Connection:
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise HandshakeError("this node has left the cluster")
+                link = self._links.setdefault(node.id, Link())
+            connection = link.connected(partial(self._dial, node), deadline)
+            if connection is not None:
+                return connection  # else it was forgotten between the two calls
 
     def _dial(self, node: Node, deadline: Deadline) -> Connection:
         if node.host == self._host:
@@ -353,10 +361,10 @@ class Links:
         )
 
     def drop_ended(self) -> None:
-        """Forget the links that have ended."""
+        """Forget the links that have no connection, as those to nodes that have died."""
         with self._lock:
             for node, link in list(self._links.items()):
-                if link.ended():
+                if link.end_unused():
                     del self._links[node]
 
     def close(self) -> None:
@@ -369,20 +377,32 @@ class Links:
 
 
 class Link:
-    """Hold the connection to one node, which is made when it is needed."""
+    """Hold the connection to one node, which is made when it is needed.
+
+    Of ``_over`` and ``_connection``, ``connected`` and ``close`` each set one before they read the
+    other, so a connection that is made meanwhile is closed by one of them.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition(threading.Lock())
         self._connection: Connection | None = None
         self._dialled = False
+        self._over = False
 
-    def connected(self, dial: Callable[[Deadline], Connection], deadline: Deadline) -> Connection:
-        """Return the connection, after making it, or after another thread has made it."""
+    def connected(
+        self, dial: Callable[[Deadline], Connection], deadline: Deadline
+    ) -> Connection | None:
+        """Return the connection, after making it, or after another thread has made it.
+
+        ``None`` says that the link was closed, or forgotten as unused.
+        """
         dials = False
         try:
             with self._changed:
                 while True:
                     connection = self._connection
+                    if self._over:
+                        return None
                     if connection is not None and not connection.closed:
                         return connection
                     if not self._dialled:
@@ -393,20 +413,29 @@ class Link:
                     remaining = deadline.remaining()
                     self._changed.wait(LOOK if remaining is None else min(LOOK, remaining))
             made = self._connection = dial(deadline)
-            return made
+            return None if self._over else made
         finally:
             if dials:
                 self._dialled = False  # before any call, around which a signal may be handled
+                if self._over:
+                    self.close()
                 with self._changed:
                     self._changed.notify_all()
 
-    def ended(self) -> bool:
-        connection = self._connection
-        return connection is not None and connection.closed
+    def end_unused(self) -> bool:
+        """End the link if it has no connection, and none is being made; return whether it had."""
+        with self._changed:
+            if self._connection is None or self._connection.closed:
+                self._over = not self._dialled
+            return self._over
 
     def close(self) -> None:
+        """End the connection, also one that is just being made."""
+        self._over = True
         if self._connection is not None:
             self._connection.close(0.0)
+        with self._changed:
+            self._changed.notify_all()
 
 
 def _send(stream: Stream, fields: dict[str, Any]) -> None:

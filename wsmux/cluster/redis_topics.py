@@ -120,6 +120,7 @@ class RedisTopics:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = OneShotEvent()
+        self.closed = False
 
     def append(self, topic: str, data: bytes) -> Position:
         key, (messages, size, idle) = f"{self._prefix}{topic}", self._retention
@@ -151,6 +152,8 @@ class RedisTopics:
         self._bell.wait(topic, changes, look)
 
     def close(self) -> None:
+        with self._lock:  # no thread is started from now on
+            self.closed = True
         self._closed.set()
         self._bell.ring(None)
         if self._thread is not None:
@@ -163,9 +166,13 @@ class RedisTopics:
 
     def _listen(self) -> None:
         with self._lock:
-            if self._thread is None and not self._closed.is_set():
+            if self._thread is None and not self.closed:
                 self._thread = daemon_thread(target=self._hear, name="wsmux-cluster-topics")
-                start_thread(self._thread)
+                try:
+                    start_thread(self._thread)
+                except BaseException:
+                    self._thread = None
+                    raise
 
     def _hear(self) -> None:
         pause = Backoff(0.1, LONGEST_PAUSE)

@@ -23,7 +23,8 @@ class Subscription(Closing):
     """Yield the messages of a topic, in order; made by ``Cluster.subscribe``.
 
     Messages that were dropped before they were read raise ``TopicGap``; reading goes on behind
-    them. One thread reads at a time; ``close`` may be called from any thread, and ends its wait.
+    them. One thread reads at a time; ``close`` may be called from any thread, and ends its wait, as
+    the ``close`` of the cluster does.
 
     Attributes:
         topic: the topic.
@@ -56,7 +57,7 @@ class Subscription(Closing):
             TimeoutError: none came within ``timeout`` seconds.
             TopicGap: messages were dropped before they were read.
             ConcurrencyError: another thread is reading.
-            ValueError: it was closed.
+            ValueError: it was closed, or its cluster was.
         """
         deadline = Deadline(timeout)
         reads = False
@@ -80,6 +81,8 @@ class Subscription(Closing):
         """Get what the store has, or wait for it."""
         if self._closed:
             raise ValueError("this subscription is closed")
+        if self._store.closed:
+            raise ValueError("the cluster of this subscription was left: close() has been called")
         changes = self._store.changes(self.topic)
         try:
             if self._follower.position is None:
@@ -105,6 +108,6 @@ class Subscription(Closing):
         try:
             return self.read()
         except ValueError:
-            if self._closed:
+            if self._closed or self._store.closed:
                 raise StopIteration from None
             raise
