@@ -438,6 +438,43 @@ def threads_of_clusters() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("wsmux-cluster")]
 
 
+def test_a_connection_that_ends_as_it_joins_is_forgotten(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(server.url, namespace=namespace) as cluster:
+        node: Any = cluster._running()
+        join = node._directory.join
+
+        def late(presence: Presence) -> bool:
+            node.remove(presence)  # as the thread of the lease does when the connection has ended
+            return bool(join(presence))
+
+        monkeypatch.setattr(node._directory, "join", late)
+        cluster.join(pairs()[1], "user:1")
+        assert cluster.who() == []
+
+
+def test_nobody_joins_behind_the_end(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Cluster(server.url, namespace=namespace) as cluster,
+        Cluster(server.url, namespace=namespace) as other,
+    ):
+        node: Any = cluster._running()
+        join = node._directory.join
+
+        def late(presence: Presence) -> bool:
+            if threading.current_thread() is threading.main_thread():  # not that of the lease
+                cluster.close()
+            return bool(join(presence))
+
+        monkeypatch.setattr(node._directory, "join", late)
+        with pytest.raises(ValueError, match="was left"):
+            cluster.join(pairs()[1], "user:1")
+        assert other.who() == []
+
+
 # An interrupt within a finalizer, here of the client of Redis, is told in no other way.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_end_can_be_repeated(

@@ -11,6 +11,7 @@ from wsmux.cluster import ClusterError, Position, Retention
 from wsmux.cluster import redis_topics as redis_topics_module
 from wsmux.cluster import topics as topics_module
 from wsmux.cluster.positions import NOTHING
+from wsmux.cluster.redis_calls import RedisCalls
 from wsmux.cluster.redis_topics import RedisTopics
 from wsmux.cluster.topics import MemoryTopics, TopicStore
 from wsmux.runtime.deadline import Deadline
@@ -36,12 +37,14 @@ def make_store(request: pytest.FixtureRequest, namespace: str) -> Iterator[MakeS
     with server.client() as client:
 
         def redis(retention: Retention) -> TopicStore:
-            made.append(RedisTopics(client, namespace, retention))
+            made.append(RedisTopics(client, calls, namespace, retention))
             return made[-1]
 
+        calls = RedisCalls(client)
         yield redis
         for each in made:
             each.close()
+        calls.close()
 
 
 def test_messages_come_back_in_order(make_store: MakeStore) -> None:
@@ -122,8 +125,10 @@ def test_topics_without_redis_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_topic_of_redis_is_forgotten_when_it_is_idle(server: RedisServer, namespace: str) -> None:
     with server.client() as client:
-        store = RedisTopics(client, namespace, Retention(idle=60.0))
+        calls = RedisCalls(client)
+        store = RedisTopics(client, calls, namespace, Retention(idle=60.0))
         store.append("t", b"x")
+        calls.close()
         for suffix in ("", ":log"):
             left = client.pttl(f"wsmux:cluster:{namespace}:topic:t{suffix}")
             assert isinstance(left, int)

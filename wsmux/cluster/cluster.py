@@ -40,7 +40,7 @@ from ..mux.stream import Stream
 from ..runtime import fork
 from ..runtime.backoff import Backoff
 from ..runtime.closing import Closing
-from ..runtime.deadline import Deadline
+from ..runtime.deadline import Deadline, call_within
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
 from ..runtime.threads import daemon_thread, register, start_thread
@@ -73,6 +73,8 @@ MOST = 1000
 
 # Seconds until Redis is tried again after a failure, at most.
 LONGEST_PAUSE = 2.0
+
+LEFT = "this cluster was left: close() has been called"
 
 _log = logger("wsmux.cluster")
 
@@ -165,7 +167,7 @@ class Cluster(Closing):
     def _running(self) -> _Running:
         with self._lock:
             if self._left:
-                raise ValueError("this cluster was left: close() has been called")
+                raise ValueError(LEFT)
             if self._node is None:
                 self._node = _Running(self._options)
             return self._node
@@ -362,12 +364,13 @@ class _Running:
             self.topics = MemoryTopics(options.retention)
             return
         from .directory import Directory
+        from .redis_calls import RedisCalls
         from .redis_topics import RedisTopics
 
-        client = options.client()
-        self._client = client
-        self._directory = Directory(client, options.namespace, options.key)
-        self.topics = RedisTopics(client, options.namespace, options.retention)
+        client = self._client = options.client()
+        calls = self._calls = RedisCalls(client)
+        self._directory = Directory(calls, options.namespace, options.key)
+        self.topics = RedisTopics(client, calls, options.namespace, options.retention)
         host = host_id()
         self._links = Links(self.id, host, options.key, options.client_ssl)
         self._server = LinkServer(
@@ -411,6 +414,7 @@ class _Running:
                 steps.callback(self._links.close)
                 steps.callback(self._server.close)
                 steps.callback(self._withdraw)
+                steps.callback(self._calls.close)  # so that nothing joins behind the withdrawal
                 steps.callback(self._stop_thread)
             steps.callback(self.topics.close)
 
@@ -420,11 +424,17 @@ class _Running:
         self._thread.join()
 
     def _withdraw(self) -> None:
-        assert self._directory is not None
+        from .directory import Directory
+        from .redis_calls import RedisCalls
+
+        calls = RedisCalls(self._client)
+        directory = Directory(calls, self._options.namespace, self._options.key)
         try:
-            self._directory.withdraw(self._record)
+            call_within(Deadline(None, outlives=True), directory.withdraw, self._record)
         except Unreachable as error:
             _log.warning("this node is found until its lease ends: %s", str(error))
+        finally:
+            calls.close()
 
     # Names
 
@@ -437,18 +447,26 @@ class _Running:
                     self._directory.join(presence)
             except Unreachable as error:
                 self._say_later(presence, True, error)
+            if self._closed:
+                raise ValueError(LEFT)
+            if presence not in self._members:  # it has ended, and was forgotten before it was said
+                self._forget(presence)
         return presence
 
     def remove(self, presence: Presence) -> None:
         if self._closed:  # what it had joined has ended with it
             return
         if self._members.remove(presence) and self._directory is not None:
-            with self._changed:
-                self._unsaid.pop(presence, None)
-            try:
-                self._directory.leave(presence)
-            except Unreachable as error:
-                self._say_later(presence, False, error)
+            self._forget(presence)
+
+    def _forget(self, presence: Presence) -> None:
+        assert self._directory is not None
+        with self._changed:
+            self._unsaid.pop(presence, None)
+        try:
+            self._directory.leave(presence)
+        except Unreachable as error:
+            self._say_later(presence, False, error)
 
     def who(self, prefix: str, longer: bool, most: int) -> list[Presence]:
         if self._directory is None:
@@ -465,7 +483,7 @@ class _Running:
                 except ClusterError as error:
                     failed = error
         if self._directory is not None and (member is None or member.node != self.id):
-            for presence, node in self._directory.find(name):
+            for presence, node in call_within(deadline, self._directory.find, name):
                 if node.id == self.id or member not in (None, presence):
                     continue
                 try:

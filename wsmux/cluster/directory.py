@@ -17,17 +17,13 @@ over several servers, is not supported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from ..runtime.logs import logger
-from ..storage.redis_client import FAILURES, explain, run_together
-from .errors import Unreachable
 from .records import Node, Presence, parse_node, signed_node
+from .redis_calls import RedisCalls
 
-if TYPE_CHECKING:
-    import redis
-
-__all__ = ["Directory", "Found", "run_script"]
+__all__ = ["Directory", "Found"]
 
 # Members that one script handles, so that it blocks Redis for a moment only.
 STEP = 500
@@ -136,16 +132,16 @@ class Found(NamedTuple):
 class Directory:
     """Say what this node has, and find what others have. Any thread may use it.
 
-    Each call blocks for one round trip, or until the timeouts of the client.
+    Each call blocks for one round trip; see ``redis_calls`` for how long at most.
 
     Args:
-        client: of a Redis; it belongs to the caller.
+        calls: to Redis; they belong to the caller.
         namespace: clusters of different namespaces do not know each other.
         key: the shared key.
     """
 
-    def __init__(self, client: redis.Redis, namespace: str, key: bytes | None) -> None:
-        self._client = client
+    def __init__(self, calls: RedisCalls, namespace: str, key: bytes | None) -> None:
+        self._calls = calls
         self._key = key
         prefix = f"wsmux:cluster:{namespace}:"
         self._node, self._of, self._name = f"{prefix}node:", f"{prefix}of:", f"{prefix}name:"
@@ -161,7 +157,7 @@ class Directory:
         """
         record = signed_node(node, self._key)
         keys = f"{self._node}{node.id}", self._nodes
-        return bool(run_script(self._client, _ANNOUNCE, keys, (record, int(lease * 1000), node.id)))
+        return bool(self._calls.run(_ANNOUNCE, keys, (record, int(lease * 1000), node.id)))
 
     def withdraw(self, node: Node) -> None:
         """End a node's lease at once, and remove its members.
@@ -169,7 +165,7 @@ class Directory:
         Raises:
             Unreachable: Redis has failed; the lease ends by itself.
         """
-        run_script(self._client, _WITHDRAW, (f"{self._node}{node.id}", self._nodes), (node.id,))
+        self._calls.run(_WITHDRAW, (f"{self._node}{node.id}", self._nodes), (node.id,))
         while self.sweep():
             pass
 
@@ -181,7 +177,7 @@ class Directory:
         """
         name, node, member, since = presence
         keys = f"{self._node}{node}", f"{self._of}{node}", self._names, f"{self._name}{name}"
-        return bool(run_script(self._client, _JOIN, keys, (node, member, name, repr(since))))
+        return bool(self._calls.run(_JOIN, keys, (node, member, name, repr(since))))
 
     def leave(self, presence: Presence) -> None:
         """Remove a member.
@@ -191,7 +187,7 @@ class Directory:
         """
         name, node, member, _ = presence
         keys = f"{self._of}{node}", self._names, f"{self._name}{name}"
-        run_script(self._client, _LEAVE, keys, (node, member, name))
+        self._calls.run(_LEAVE, keys, (node, member, name))
 
     def find(self, name: str) -> list[Found]:
         """Return the members of a name whose nodes have a lease, the last that has joined first.
@@ -199,7 +195,7 @@ class Directory:
         Raises:
             Unreachable: Redis has failed.
         """
-        told = run_script(self._client, _FIND, (f"{self._name}{name}",), (self._node,))
+        told = self._calls.run(_FIND, (f"{self._name}{name}",), (self._node,))
         found = []
         for at in range(0, len(told), 3):
             member, since, record = told[at : at + 3]
@@ -220,8 +216,8 @@ class Directory:
             begin, end = (begin, begin + b"\xff") if prefix else (b"-", b"+")
         found: list[Presence] = []
         while len(found) < most:
-            last, told = run_script(
-                self._client, _WHO, (self._names,), (self._node, self._name, begin, end, STEP)
+            last, told = self._calls.run(
+                _WHO, (self._names,), (self._node, self._name, begin, end, STEP)
             )
             for at in range(0, len(told), 3):
                 try:
@@ -240,29 +236,10 @@ class Directory:
             Unreachable: Redis has failed.
         """
         prefixes = self._node, self._of, self._name
-        removed, left = run_script(
-            self._client, _SWEEP, (self._nodes, self._names), (*prefixes, STEP)
-        )
+        removed, left = self._calls.run(_SWEEP, (self._nodes, self._names), (*prefixes, STEP))
         if removed:
             _log.info("%d names of nodes that have died were removed", removed)
         return bool(left)
-
-
-def run_script(
-    client: redis.Redis, script: str, keys: tuple[str, ...], arguments: tuple[Any, ...]
-) -> Any:
-    """Run one script, and return its result.
-
-    Raises:
-        Unreachable: Redis has failed; whether the script has run is not known.
-    """
-    try:
-        (result,) = run_together(client, [("EVAL", script, len(keys), *keys, *arguments)])
-    except FAILURES as error:
-        raise Unreachable(explain(error)) from error
-    if isinstance(result, Exception):
-        raise Unreachable(explain(result)) from result
-    return result
 
 
 def _presence(name: str, member: bytes, since: bytes) -> Presence:

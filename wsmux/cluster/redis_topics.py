@@ -18,8 +18,8 @@ from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, start_thread
 from ..storage.redis_client import FAILURES, explain
-from .directory import run_script
 from .positions import NOTHING, Batch, Position, Retention
+from .redis_calls import RedisCalls
 from .topics import READ_MESSAGES, READ_SIZE, Bell
 
 if TYPE_CHECKING:
@@ -107,12 +107,15 @@ class RedisTopics:
     """Keep topics in Redis, for all nodes of a namespace.
 
     Args:
-        client: of a Redis; it belongs to the caller.
+        client, calls: of a Redis, and to it; they belong to the caller.
         namespace, retention: those of the cluster.
     """
 
-    def __init__(self, client: redis.Redis, namespace: str, retention: Retention) -> None:
-        self._client = client
+    def __init__(
+        self, client: redis.Redis, calls: RedisCalls, namespace: str, retention: Retention
+    ) -> None:
+        self._client = client  # for the thread that waits for the bell
+        self._calls = calls
         self._retention = retention
         self._prefix = f"wsmux:cluster:{namespace}:topic:"
         self._rung = f"wsmux:cluster:{namespace}:bell"
@@ -125,16 +128,14 @@ class RedisTopics:
     def append(self, topic: str, data: bytes) -> Position:
         key, (messages, size, idle) = f"{self._prefix}{topic}", self._retention
         arguments = topic, data, messages, size, int(idle * 1000), RUNG
-        epoch, number = run_script(
-            self._client, _APPEND, (key, f"{key}:log", self._rung), arguments
-        )
+        epoch, number = self._calls.run(_APPEND, (key, f"{key}:log", self._rung), arguments)
         return Position(int(epoch), int(number))
 
     def read(self, topic: str, after: Position | None) -> Batch:
         key = f"{self._prefix}{topic}"
         behind = "" if after is None else str(after)
         arguments = behind, READ_MESSAGES, READ_SIZE
-        told = run_script(self._client, _READ, (key, f"{key}:log"), arguments)
+        told = self._calls.run(_READ, (key, f"{key}:log"), arguments)
         if not told:
             return Batch(NOTHING, (), NOTHING)
         epoch, number, oldest, found = told
