@@ -11,9 +11,10 @@ A request or answer is four bytes, its size, most significant first, and as many
 has ``v``, ``name``, ``node`` and ``member``; an answer ``v`` and ``ok``, or ``error``, which is
 ``not-connected`` or ``unreachable``, with ``text``.
 
-Threads: one of each link serves it; requests are answered in a pool, since the client may be slow.
-No lock is held during any of this. Of several threads that want a link to the same node, one makes
-it, and the others wait for that.
+Threads: one of each link serves it and reads the requests, so a node that sends none holds back its
+own alone; they are answered in a pool, since a client may be slow, one by one for each client. No
+lock is held during any of this. Of several threads that want a link to the same node, one makes it,
+and the others wait for that.
 """
 
 from __future__ import annotations
@@ -42,19 +43,17 @@ from ..handshake.access import Access
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..protocols.base import Role
-from ..runtime.deadline import Deadline
+from ..runtime.deadline import Deadline, call_within
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
-from ..runtime.thread_pool import ThreadPool
+from ..runtime.thread_pool import SerialExecutor, ThreadPool
 from ..server import Server
 from .errors import ClusterError, NotConnected, Unreachable
 from .members import Members
-from .records import Node, Presence, check_token, link_token
+from .records import VERSION, Node, Presence, check_token, link_token, parse_fields
 from .splicer import Splicer
 
 __all__ = ["LinkServer", "Links", "host_id", "open_to"]
-
-VERSION = 1
 
 # Bytes of a request or an answer.
 MAX_MESSAGE = 4096
@@ -181,6 +180,7 @@ class LinkServer:
         self._members = members
         self._splicer = splicer
         self._pool = ThreadPool(ANSWERERS, "wsmux-cluster")
+        self._answers = SerialExecutor(self._pool)
         self._waiting = 0
         self._lock = threading.Lock()
         self.path = str(socket_folder() / f"{node}.sock")
@@ -228,49 +228,62 @@ class LinkServer:
 
     def _serve(self, link: Connection) -> None:
         for stream in link:
+            deadline = Deadline(ANSWER_TIME)
             with self._lock:
                 full = self._waiting >= MAX_WAITING
                 self._waiting += not full
             if full:
                 _log.warning("%d streams wait for their clients: another is refused", MAX_WAITING)
                 stream.reset()
+                continue
+            client = self._client(stream, deadline)
+            if client is None:
+                with self._lock:
+                    self._waiting -= 1
             else:
-                self._pool.submit(partial(self._answer, stream))
+                # One after another for each client, so that one that is slow holds one thread.
+                self._answers.submit(client, partial(self._answer, stream, client, deadline))
 
-    def _answer(self, stream: Stream) -> None:
+    def _client(self, stream: Stream, deadline: Deadline) -> Connection | None:
+        """Return the connection that is asked for; ``None`` if the answer is given already."""
         try:
-            stream.timeout = ANSWER_TIME
-            joined = self._joined(_receive(stream))
-            if isinstance(joined, Stream):
-                try:
-                    _send(stream, {"ok": True})
-                except BaseException:
-                    joined.reset()
-                    raise
-                stream.timeout = None
-                self._splicer.add(stream, joined)
-            else:
-                _send(stream, joined)
-                stream.close()
+            request = call_within(deadline, _receive, stream)
+            name, member = str(request.get("name")), str(request.get("member"))
+            ours = request.get("node") == self._node
+            for connection in self._members.find(name, member) if ours else ():
+                return connection
+            left = {"error": "not-connected", "text": "it has left"}
+            call_within(deadline, _send, stream, left)
+            stream.close()
         except (WsmuxError, OSError, ValueError) as error:
-            _log.info("a stream of another node was not joined: %s", error)
-            with suppress(WsmuxError, OSError):
-                stream.reset()
+            self._give_up(stream, error)
+        return None
+
+    def _answer(self, stream: Stream, client: Connection, deadline: Deadline) -> None:
+        try:
+            try:
+                joined = open_to(client, deadline)
+            except ClusterError as error:
+                kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"
+                call_within(deadline, _send, stream, {"error": kind, "text": str(error)[:1000]})
+                stream.close()
+                return
+            try:
+                call_within(deadline, _send, stream, {"ok": True})
+            except BaseException:
+                joined.reset()
+                raise
+            self._splicer.add(stream, joined)
+        except (WsmuxError, OSError) as error:
+            self._give_up(stream, error)
         finally:
             with self._lock:
                 self._waiting -= 1
 
-    def _joined(self, request: dict[str, Any]) -> Stream | dict[str, Any]:
-        """Return a stream to the client that is asked for, or the answer."""
-        name, member = str(request.get("name")), str(request.get("member"))
-        found = self._members.find(name, member) if request.get("node") == self._node else []
-        if not found:
-            return {"error": "not-connected", "text": "it has left"}
-        try:
-            return open_to(found[0], Deadline(ANSWER_TIME))
-        except ClusterError as error:
-            kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"
-            return {"error": kind, "text": str(error)[:1000]}
+    def _give_up(self, stream: Stream, error: Exception) -> None:
+        _log.info("a stream of another node was not joined: %s", error)
+        with suppress(WsmuxError, OSError):
+            stream.reset()
 
 
 class Links:
@@ -304,14 +317,12 @@ class Links:
         try:
             connection = self._connected(node, deadline)
             stream = connection.open_stream(deadline.remaining())
-        except (WsmuxError, OSError) as error:
+        except (WsmuxError, OSError, ValueError) as error:  # the latter for an odd path or URL
             raise Unreachable(f"{what} cannot be reached: {error}") from error
         try:
             request = {"name": presence.name, "node": node.id, "member": presence.id}
-            stream.timeout = deadline.remaining()
-            _send(stream, request)
-            stream.timeout = deadline.remaining()
-            answer = _receive(stream)
+            call_within(deadline, _send, stream, request)
+            answer = call_within(deadline, _receive, stream)
         except (WsmuxError, OSError, ValueError) as error:
             stream.reset()
             raise Unreachable(f"{what} gave no answer: {error}") from error
@@ -319,7 +330,6 @@ class Links:
             stream.reset()
             raise
         if answer.get("ok") is True:
-            stream.timeout = connection.config.stream_timeout
             return stream
         stream.close()
         kind = NotConnected if answer.get("error") == "not-connected" else Unreachable
@@ -452,10 +462,7 @@ def _receive(stream: Stream) -> dict[str, Any]:
     (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
     if size > MAX_MESSAGE:
         raise ValueError(f"a message of {size} bytes came, {MAX_MESSAGE} at most were expected")
-    fields = json.loads(_exactly(stream, size))
-    if not isinstance(fields, dict) or fields.get("v") != VERSION:
-        raise ValueError(f"a message of another version than {VERSION} came: update both nodes")
-    return fields
+    return parse_fields(_exactly(stream, size), "a message of another node")
 
 
 def _exactly(stream: Stream, size: int) -> bytes:
