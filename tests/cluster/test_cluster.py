@@ -445,9 +445,10 @@ def test_a_connection_that_ends_as_it_joins_is_forgotten(
         node: Any = cluster._running()
         join = node._directory.join
 
-        def late(presence: Presence) -> bool:
-            node.remove(presence)  # as the thread of the lease does when the connection has ended
-            return bool(join(presence))
+        def late(id: str, presences: list[Presence]) -> bool:
+            for each in presences:  # as the thread of the lease does for those that have ended
+                node.remove(each)
+            return bool(join(id, presences))
 
         monkeypatch.setattr(node._directory, "join", late)
         cluster.join(pairs()[1], "user:1")
@@ -464,10 +465,10 @@ def test_nobody_joins_behind_the_end(
         node: Any = cluster._running()
         join = node._directory.join
 
-        def late(presence: Presence) -> bool:
+        def late(id: str, presences: list[Presence]) -> bool:
             if threading.current_thread() is threading.main_thread():  # not that of the lease
                 cluster.close()
-            return bool(join(presence))
+            return bool(join(id, presences))
 
         monkeypatch.setattr(node._directory, "join", late)
         with pytest.raises(ValueError, match="was left"):

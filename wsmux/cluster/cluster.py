@@ -30,7 +30,7 @@ import ssl
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -64,6 +64,9 @@ __all__ = ["Cluster"]
 
 # Seconds of a lease, and the part of it after which it is renewed.
 LEASE, RENEWED = 15.0, 3
+
+# Members of which one step tells Redis, and which are said again with each renewal.
+SAID = 500
 
 # Seconds to open a stream, by default.
 OPEN_TIME = 10.0
@@ -357,6 +360,8 @@ class _Running:
         self._changed = Condition(threading.Lock())
         self._closing = threading.RLock()  # a signal handler may close what is just being closed
         self._closed = False
+        self._lost = self._said = 0  # how often Redis has forgotten this node, and was told again
+        self._checked: list[Presence] = []  # who is not yet said again
         self._unsaid: dict[Presence, bool] = {}  # whether it joins, for what Redis was not told
         self.topics: TopicStore
         if options.url is None:
@@ -442,9 +447,9 @@ class _Running:
         presence = self._members.add(connection, name)
         if self._directory is not None:
             try:
-                if not self._directory.join(presence):
+                if not self._directory.join(self.id, [presence]):
                     self._announce()
-                    self._directory.join(presence)
+                    self._directory.join(self.id, [presence])
             except Unreachable as error:
                 self._say_later(presence, True, error)
             if self._closed:
@@ -464,7 +469,7 @@ class _Running:
         with self._changed:
             self._unsaid.pop(presence, None)
         try:
-            self._directory.leave(presence)
+            self._directory.leave(self.id, [presence])
         except Unreachable as error:
             self._say_later(presence, False, error)
 
@@ -504,16 +509,31 @@ class _Running:
 
     def _announce(self) -> None:
         """Renew the lease; if it was unknown, say all again that was said."""
-        assert self._directory is not None
-        if not self._directory.announce(self._record, self._options.lease):
-            for presence in self._members.who("", True):
-                self._join_again(presence)
+        self._renew()
+        while self._said != self._lost:
+            lost = self._lost
+            self._join_all(self._members.who("", True))
+            self._said = lost  # only now: it may have failed in between
 
-    def _join_again(self, presence: Presence) -> None:
+    def _renew(self) -> None:
         assert self._directory is not None
-        self._directory.join(presence)
-        if presence not in self._members:  # it has left meanwhile, perhaps before it was added
-            self._directory.leave(presence)
+        self._lost += not self._directory.announce(self._record, self._options.lease)
+
+    def _join_all(self, presences: Sequence[Presence]) -> None:
+        """Say who has joined, but for those who have left meanwhile, and renew the lease."""
+        assert self._directory is not None
+        for step in _steps(presences):
+            self._renew()
+            here = [each for each in step if each in self._members]
+            self._lost += not self._directory.join(self.id, here)
+            # Who has left since then may have said so before.
+            self._leave_all([each for each in step if each not in self._members])
+
+    def _leave_all(self, presences: Sequence[Presence]) -> None:
+        assert self._directory is not None
+        for step in _steps(presences):
+            self._renew()
+            self._directory.leave(self.id, step)
 
     def _keep(self) -> None:
         """Renew the lease until the node is closed."""
@@ -541,18 +561,33 @@ class _Running:
 
     def _tend(self) -> None:
         assert self._directory is not None
-        for presence in self._members.ended():
-            self.remove(presence)
-        self._announce()
+        self._announce()  # first: what follows may take longer than the lease
+        ended = [each for each in self._members.ended() if self._members.remove(each)]
         with self._changed:
+            self._unsaid.update(dict.fromkeys(ended, False))
             unsaid = dict(self._unsaid)
-        for presence, joins in unsaid.items():
-            (self._join_again if joins else self._directory.leave)(presence)
-            with self._changed:
-                if self._unsaid.get(presence) is joins:
-                    del self._unsaid[presence]
+        self._join_all([each for each, joins in unsaid.items() if joins])
+        self._leave_all([each for each, joins in unsaid.items() if not joins])
+        with self._changed:
+            for each, joins in unsaid.items():
+                if self._unsaid.get(each) is joins:
+                    del self._unsaid[each]
+        self._repair()
         self._directory.sweep()
         self._links.drop_ended()
+
+    def _repair(self) -> None:
+        """Say of some members again that they have joined: Redis may have evicted their keys."""
+        if not self._checked:
+            self._checked = self._members.who("", True)
+        step, self._checked = self._checked[:SAID], self._checked[SAID:]
+        self._join_all(step)
+
+
+def _steps(presences: Sequence[Presence]) -> Iterator[Sequence[Presence]]:
+    """Yield as many as one script may handle, and again."""
+    for at in range(0, len(presences), SAID):
+        yield presences[at : at + SAID]
 
 
 # The nodes of this process. One that exits without leaving is otherwise found until its lease ends.
