@@ -202,6 +202,27 @@ def test_what_redis_has_lost_twice_is_said_again(
         wait_for_value(lambda: count(two), 3)
 
 
+def test_who_goes_during_an_outage_is_remembered_up_to_a_bound(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Unreachable("Redis failed")
+
+    monkeypatch.setattr(cluster_module, "MAX_UNSAID", 3)
+    with (
+        Cluster(server.url, namespace=namespace, lease=LEASE) as one,
+        Cluster(server.url, namespace=namespace, lease=LEASE) as two,
+    ):
+        _, connection = pairs()
+        joined = [one.join(connection, f"user:{number}") for number in range(9)]
+        with monkeypatch.context() as away:
+            for name in ("leave", "announce", "withdraw"):
+                away.setattr(Directory, name, fail)
+            for each in joined[:8]:
+                one.leave(each)
+        wait_for_value(lambda: [each.name for each in two.who()], ["user:8"])
+
+
 def test_a_lease_is_renewed_while_many_names_end(
     server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,9 @@ LEASE, RENEWED = 15.0, 3
 # Members of which one step tells Redis, and which are said again with each renewal.
 SAID = 500
 
+# Members of whom Redis was not told, while it was away, that they have come or gone.
+MAX_UNSAID = 100_000
+
 # Seconds to open a stream, by default.
 OPEN_TIME = 10.0
 
@@ -362,6 +365,7 @@ class _Running:
         self._closed = False
         self._lost = self._said = 0  # how often Redis has forgotten this node, and was told again
         self._checked: list[Presence] = []  # who is not yet said again
+        self._anew = False
         self._unsaid: dict[Presence, bool] = {}  # whether it joins, for what Redis was not told
         self.topics: TopicStore
         if options.url is None:
@@ -504,6 +508,8 @@ class _Running:
         does = "has joined" if joins else "has left"
         _log.warning("Redis is told again that %r %s: %s", presence.name, does, str(error))
         with self._changed:
+            if len(self._unsaid) >= MAX_UNSAID:
+                self._unsaid, self._anew = {}, True
             self._unsaid[presence] = joins
             self._changed.notify_all()
 
@@ -561,6 +567,9 @@ class _Running:
 
     def _tend(self) -> None:
         assert self._directory is not None
+        if self._anew:  # so that Redis forgets all members, and is told again who is here
+            self._directory.withdraw(self._record)
+            self._anew = False
         self._announce()  # first: what follows may take longer than the lease
         ended = [each for each in self._members.ended() if self._members.remove(each)]
         with self._changed:
