@@ -19,6 +19,7 @@ from wsmux.cluster import directory as directory_module
 from wsmux.cluster import links as links_module
 from wsmux.cluster.directory import Directory
 from wsmux.cluster.links import socket_folder
+from wsmux.exceptions import ForkedError
 
 from ..helpers.bus.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
@@ -382,6 +383,27 @@ def test_a_block_that_ends_in_a_forked_child_ends_nothing(
             return str(count(cluster))
 
         assert in_child(end) == "2"
+
+
+@pytest.mark.parametrize("url", [True, False])
+def test_a_subscription_says_in_a_forked_child_that_it_is_of_the_parent(
+    server: RedisServer, namespace: str, url: bool
+) -> None:
+    with (
+        Cluster(server.url if url else None, namespace=namespace) as cluster,
+        cluster.subscribe("news", since="oldest") as subscription,
+    ):
+        cluster.publish("news", b"x")
+
+        def read() -> str:
+            try:
+                return str(subscription.read(WAIT))
+            except ForkedError as error:
+                subscription.close()
+                return str(error)
+
+        assert "is of the parent process" in in_child(read)
+        assert subscription.read(WAIT).data == b"x"
 
 
 def test_a_node_that_stands_still_is_given_up_in_time(server: RedisServer, namespace: str) -> None:

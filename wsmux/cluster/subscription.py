@@ -6,7 +6,8 @@ import threading
 from collections import deque
 from typing import Self
 
-from ..exceptions import ConcurrencyError
+from ..exceptions import ConcurrencyError, ForkedError
+from ..runtime import fork
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
@@ -36,7 +37,8 @@ class Subscription(Closing):
         self._follower = Follower(topic, start)
         self._left: deque[TopicMessage | TopicGap] = deque()
         self._lock = threading.Lock()
-        self._reading = self._closed = False
+        self._reading = self._closed = self._forked = False
+        fork.register(self)
         if start == NEW:
             self._follower.got(store.read(topic, None))
         self._at = self._follower.position
@@ -58,7 +60,13 @@ class Subscription(Closing):
             TopicGap: messages were dropped before they were read.
             ConcurrencyError: another thread is reading.
             ValueError: it was closed, or its cluster was.
+            ForkedError: it was begun before a fork, and this is the child.
         """
+        if self._forked:
+            raise ForkedError(
+                f"this subscription of {self.topic!r} is of the parent process: subscribe again, "
+                "since= its position"
+            )
         deadline = Deadline(timeout)
         reads = False
         try:
@@ -99,7 +107,12 @@ class Subscription(Closing):
     def close(self) -> None:
         """End reading; a thread that waits gets ``ValueError``."""
         self._closed = True
-        self._store.wake(self.topic)
+        if not self._forked:
+            self._store.wake(self.topic)
+
+    def forked(self) -> None:
+        """Refuse to read in a forked child, where nobody hears the bell, and locks may be held."""
+        self._forked = True
 
     def __iter__(self) -> Self:
         return self
