@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 import wsmux
-from wsmux.cluster import Cluster, Unreachable
+from wsmux.cluster import Cluster, NotConnected, Unreachable
 from wsmux.cluster import redis_calls as redis_calls_module
 from wsmux.cluster.redis_calls import RedisCalls
 from wsmux.storage.redis_client import redis_client
@@ -108,6 +110,23 @@ def test_what_is_no_redis_is_unreachable(reply: bytes) -> None:
             calls.close()
         listener.shutdown(socket.SHUT_RDWR)
         served.join(WAIT)
+
+
+@pytest.mark.parametrize("result", [None, b"OK", 5, [], [5], [b"x"] * 3, [[b"x"]] * 4, [b"x", []]])
+def test_a_result_of_another_form_is_no_answer(
+    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch, result: Any
+) -> None:
+    with Cluster(server.url, namespace=namespace) as cluster:
+        subscription = cluster.subscribe("news", since="oldest")
+        monkeypatch.setattr(RedisCalls, "run", lambda *_: result)
+        for call in (
+            cluster.who,
+            lambda: cluster.open_stream("user:1", timeout=WAIT),
+            lambda: cluster.publish("news", b"x"),
+            lambda: subscription.read(0),
+        ):
+            with suppress(NotConnected, Unreachable, TimeoutError):
+                call()
 
 
 def _answer_all(listener: socket.socket, reply: bytes) -> None:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from ..runtime.logs import logger
 from .members import MAX_MEMBERS
 from .records import Node, Presence, parse_node, signed_node
-from .redis_calls import RedisCalls
+from .redis_calls import RedisCalls, understood
 
 __all__ = ["Directory", "Found"]
 
@@ -190,6 +190,7 @@ class Directory:
             if not self.sweep():
                 return
 
+    @understood()
     def join(self, node: str, presences: Sequence[Presence]) -> bool:
         """Add up to ``STEP`` members of a node; return false if it has no lease.
 
@@ -215,6 +216,7 @@ class Directory:
         each = [text for name, _, id, _ in presences for text in (id, name)]
         self._calls.run(_LEAVE, keys, (self._name, node, *each))
 
+    @understood()
     def find(self, name: str) -> list[Found]:
         """Return the members of a name whose nodes have a lease, the last that has joined first.
 
@@ -231,6 +233,7 @@ class Directory:
                 _log.warning("a node that has %s is left out: %s", name, error)
         return sorted(found, key=lambda each: each.presence.since, reverse=True)
 
+    @understood()
     def who(self, prefix: str, longer: bool, most: int) -> list[Presence]:
         """Return up to ``most`` members whose names begin with a prefix, or are equal to it.
 
@@ -250,11 +253,12 @@ class Directory:
                     found.append(_presence(told[at].decode(), *told[at + 1 : at + 3]))
                 except ValueError as error:
                     _log.warning("a name that Redis has is left out: %s", error)
-            if not last:
+            before, begin = begin, b"(" + last
+            if not last or begin == before:  # the latter if what answers is no Redis
                 break
-            begin = b"(" + last
         return found[:most]
 
+    @understood()
     def sweep(self) -> bool:
         """Remove members of nodes without a lease; return whether there are more.
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.deadline import Deadline
@@ -22,7 +24,7 @@ from .errors import Unreachable
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["RedisCalls"]
+__all__ = ["RedisCalls", "understood"]
 
 # Threads that call Redis; as many as the connections of a client.
 THREADS = 32
@@ -34,7 +36,23 @@ MAX_WAITING = 4096
 # Seconds after which an idle thread ends.
 IDLE = 10.0
 
+# What a result raises that is not of the form that was expected.
+_ODD = (TypeError, ValueError, IndexError, AttributeError)
+
 Call = tuple[str, tuple[str, ...], tuple[Any, ...]]
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Say of a result that cannot be understood that Redis is not what has answered.
+
+    Raises:
+        Unreachable: what the block or function does with the result has failed.
+    """
+    try:
+        yield
+    except _ODD as error:
+        raise Unreachable(f"Redis answered what was not expected: {error}") from error
 
 
 class _Pending:

@@ -19,7 +19,7 @@ from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, start_thread
 from ..storage.redis_client import FAILURES, explain
 from .positions import NOTHING, Batch, Position, Retention
-from .redis_calls import RedisCalls
+from .redis_calls import RedisCalls, understood
 from .topics import READ_MESSAGES, READ_SIZE, Bell
 
 if TYPE_CHECKING:
@@ -125,12 +125,14 @@ class RedisTopics:
         self._closed = OneShotEvent()
         self.closed = False
 
+    @understood()
     def append(self, topic: str, data: bytes) -> Position:
         key, (messages, size, idle) = f"{self._prefix}{topic}", self._retention
         arguments = topic, data, messages, size, int(idle * 1000), RUNG
         epoch, number = self._calls.run(_APPEND, (key, f"{key}:log", self._rung), arguments)
         return Position(int(epoch), int(number))
 
+    @understood()
     def read(self, topic: str, after: Position | None) -> Batch:
         key = f"{self._prefix}{topic}"
         behind = "" if after is None else str(after)
