@@ -133,3 +133,16 @@ def test_a_topic_of_redis_is_forgotten_when_it_is_idle(server: RedisServer, name
             left = client.pttl(f"wsmux:cluster:{namespace}:topic:t{suffix}")
             assert isinstance(left, int)
             assert 0 < left <= 60_000
+
+
+@pytest.mark.parametrize("id", ["1-1", f"{1 << 50}-1"])
+def test_a_topic_whose_log_was_evicted_begins_again(
+    server: RedisServer, namespace: str, id: str
+) -> None:
+    with server.client() as client:
+        calls = RedisCalls(client)
+        store = RedisTopics(client, calls, namespace, Retention())
+        client.xadd(f"wsmux:cluster:{namespace}:topic:t", {"d": b"old"}, id=id)
+        position = store.append("t", b"new")
+        assert store.read("t", NOTHING) == (position, [(position, b"new")], position)
+        calls.close()

@@ -42,6 +42,9 @@ local function renewed(stream, log)
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
   local epoch = redis.call('HGET', log, 'epoch')
   if epoch and redis.call('HGET', log, 'run') == run then return epoch end
+  -- Without its log, as after an eviction, nobody knows what the stream holds, nor whether its ids
+  -- are smaller than those to come.
+  if not epoch then redis.call('DEL', stream, log) end
   local t = redis.call('TIME')
   local new = math.max(t[1] * 1000 + math.floor(t[2] / 1000), tonumber(epoch or 0) + 1)
   epoch = string.format('%.0f', new)
