@@ -114,6 +114,14 @@ def _dribble(stream: wsmux.Stream, data: bytes) -> None:
 def test_a_client_that_is_slow_holds_back_no_other(
     server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    serving: list[links_module.LinkServer] = []
+    serve = links_module.LinkServer._serve
+
+    def noted(each: links_module.LinkServer, link: wsmux.Connection) -> None:
+        serving.append(each)
+        serve(each, link)
+
+    monkeypatch.setattr(links_module.LinkServer, "_serve", noted)
     monkeypatch.setattr(links_module, "ANSWERERS", 2)
     with (
         ExitStack() as held,
@@ -130,8 +138,7 @@ def test_a_client_that_is_slow_holds_back_no_other(
         asked = [threading.Thread(target=_cannot_be_reached, args=(two, "slow")) for _ in range(4)]
         for each in asked:
             each.start()
-        node: Any = one._running()
-        wait_for(lambda: node._server._waiting == 4)
+        wait_for(lambda: any(each._waiting == 4 for each in serving))
         # Before the first of the others is given up.
         two.open_stream("quick", timeout=links_module.ANSWER_TIME / 2).close()
         slow.abort()

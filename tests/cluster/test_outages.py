@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from wsmux.cluster import Cluster, NotConnected, Presence, TopicGap, Unreachable
+from wsmux.cluster import Cluster, NotConnected, TopicGap, Unreachable
 from wsmux.cluster import cluster as cluster_module
 from wsmux.cluster import directory as directory_module
 from wsmux.cluster import links as links_module
@@ -176,31 +176,6 @@ def test_a_key_that_redis_has_evicted_is_said_again(
         two.open_stream("user:1", timeout=WAIT).close()
     with server.client() as client:
         assert not [each for each in client.scan_iter(f"{keys}*") if b"name" in each]
-
-
-def test_what_redis_has_lost_twice_is_said_again(
-    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_module, "SAID", 1)
-    with (
-        Cluster(server.url, namespace=namespace, lease=LEASE) as one,
-        Cluster(server.url, namespace=namespace, lease=LEASE) as two,
-        server.client() as client,
-    ):
-        for name in ("user:1", "user:2", "user:3"):
-            one.join(pairs()[1], name)
-        fails = iter([client.flushall, lambda: 1 / 0])
-        directory_join = Directory.join
-
-        def join(directory: Directory, node: str, presences: Sequence[Presence]) -> bool:
-            if node == one.node:  # it is said again: the first is lost, the second not heard
-                next(fails, lambda: None)()
-            return directory_join(directory, node, presences)
-
-        monkeypatch.setattr(Directory, "join", join)
-        monkeypatch.setattr(cluster_module._Running, "_repair", lambda node: None)
-        client.flushall()
-        wait_for_value(lambda: count(two), 3)
 
 
 def test_who_goes_during_an_outage_is_remembered_up_to_a_bound(

@@ -422,8 +422,6 @@ class _Running:
                 steps.callback(self._client.close)
                 steps.callback(self._links.close)
                 steps.callback(self._server.close)
-                steps.callback(self._withdraw)
-                steps.callback(self._calls.close)  # so that nothing joins behind the withdrawal
                 steps.callback(self._stop_thread)
             steps.callback(self.topics.close)
 
@@ -433,17 +431,16 @@ class _Running:
         self._thread.join()
 
     def _withdraw(self) -> None:
+        """Have nothing of this node found any more; its thread does so as the last thing."""
         from .directory import Directory
-        from .redis_calls import RedisCalls
+        from .redis_calls import CallsHere
 
-        calls = RedisCalls(self._client)
-        directory = Directory(calls, self._options.namespace, self._options.key)
+        self._calls.close()  # first, so that nothing joins behind this
+        calls = CallsHere(self._client)
         try:
-            call_within(Deadline(None, outlives=True), directory.withdraw, self._record)
+            Directory(calls, self._options.namespace, self._options.key).withdraw(self._record)
         except Unreachable as error:
             _log.warning("this node is found until its lease ends: %s", str(error))
-        finally:
-            calls.close()
 
     # Names
 
@@ -542,7 +539,7 @@ class _Running:
             self._directory.leave(self.id, step)
 
     def _keep(self) -> None:
-        """Renew the lease until the node is closed."""
+        """Renew the lease until the node is closed, and end it."""
         pause = Backoff(0.1, LONGEST_PAUSE)
         wait = 0.0
         while True:
@@ -553,7 +550,7 @@ class _Running:
                         break
                     self._changed.wait(deadline.remaining())
                 if self._closed:
-                    return
+                    break
             try:
                 self._tend()
                 pause.reset()
@@ -564,6 +561,7 @@ class _Running:
             except Exception:
                 wait = LONGEST_PAUSE
                 _log.exception("the lease of this node could not be renewed")
+        self._withdraw()
 
     def _tend(self) -> None:
         assert self._directory is not None

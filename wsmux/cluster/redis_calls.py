@@ -24,7 +24,7 @@ from .errors import Unreachable
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["RedisCalls", "understood"]
+__all__ = ["CallsHere", "RedisCalls", "understood"]
 
 # Threads that call Redis; as many as the connections of a client.
 THREADS = 32
@@ -63,6 +63,23 @@ class _Pending:
         self.done = OneShotEvent()
         self.result: Any = None
         self.error: Exception | None = None
+
+    def make(self, client: redis.Redis) -> None:
+        script, keys, arguments = self.call
+        command = ("EVAL", script, len(keys), *keys, *arguments)
+        try:
+            (self.result,) = run_together(client, [command])
+            if isinstance(self.result, Exception):
+                self.error = self.result
+        except Exception as error:  # of any type, for a reply that no Redis gives
+            self.error = error
+        finally:
+            self.done.set()
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise Unreachable(explain(self.error)) from self.error
+        return self.result
 
 
 class RedisCalls:
@@ -106,9 +123,7 @@ class RedisCalls:
             start_thread(daemon_thread(target=self._work, name="wsmux-cluster-redis"))
         if not pending.done.wait(deadline.remaining()):
             raise Unreachable("Redis has not answered in time")
-        if pending.error is not None:
-            raise Unreachable(explain(pending.error)) from pending.error
-        return pending.result
+        return pending.outcome()
 
     def close(self) -> None:
         """Refuse further calls, and wait until those that are under way have ended.
@@ -133,14 +148,7 @@ class RedisCalls:
                 return
             self._threads.add(thread)
         while (pending := self._next(thread)) is not None:
-            try:
-                (pending.result,) = run_together(self._client, [_command(pending.call)])
-                if isinstance(pending.result, Exception):
-                    pending.error = pending.result
-            except Exception as error:  # of any type, for a reply that no Redis gives
-                pending.error = error
-            finally:
-                pending.done.set()
+            pending.make(self._client)
             del pending  # which has a stack of frames, if it failed
 
     def _next(self, thread: threading.Thread) -> _Pending | None:
@@ -155,6 +163,10 @@ class RedisCalls:
             return self._left.popleft()
 
 
-def _command(call: Call) -> tuple[Any, ...]:
-    script, keys, arguments = call
-    return ("EVAL", script, len(keys), *keys, *arguments)
+class CallsHere(RedisCalls):
+    """Run scripts in the thread that asks, which no signal handler may interrupt."""
+
+    def run(self, script: str, keys: tuple[str, ...], arguments: tuple[Any, ...]) -> Any:
+        pending = _Pending((script, keys, arguments))
+        pending.make(self._client)
+        return pending.outcome()
