@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import wsmux
 from wsmux.cluster import Cluster, ClusterError, NotConnected, Presence, TopicGap, Unreachable
+from wsmux.cluster import cluster as cluster_module
 from wsmux.cluster import members as members_module
+from wsmux.cluster.directory import Directory
+from wsmux.cluster.links import socket_folder
 from wsmux.exceptions import ConcurrencyError, StreamReset
 
 from ..helpers.interrupts import interrupted_at
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
-from ..helpers.waiting import wait_for
+from ..helpers.waiting import wait_for, wait_for_value
 from .conftest import KEY, Pairs
 
 Nodes = tuple[Cluster, Cluster]
@@ -60,6 +66,22 @@ def test_several_connections_may_have_one_name(nodes: Nodes, pairs: Pairs) -> No
     one.leave(presence)
     one.leave(presence)
     assert len(one.who("user:1")) == 1
+
+
+def test_nobody_leaves_for_another_process(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    with (
+        Cluster(server.url, namespace=namespace) as one,
+        Cluster(server.url, namespace=namespace) as two,
+    ):
+        ours, theirs = one.join(pairs()[1], "user:1"), two.join(pairs()[1], "user:1")
+        assert ours.id == theirs.id
+        with pytest.raises(ValueError, match="only that one can end it"):
+            one.leave(theirs)
+        for node in (one, two):
+            assert sorted(node.who()) == sorted([ours, theirs])
+            node.open_stream("user:1").close()
 
 
 def test_a_connection_that_has_ended_is_no_longer_found(
@@ -375,6 +397,186 @@ def test_whoever_has_left_is_of_no_use(nodes: Nodes, pairs: Pairs) -> None:
             call()
     if two is not one:
         assert two.who() == []
+
+
+def test_leaving_ends_streams_at_both_ends(nodes: Nodes, pairs: Pairs, accepted: ExitStack) -> None:
+    one, two = nodes
+    client, connection = pairs()
+    asking, incoming = pairs()
+    one.join(connection, "user:1")
+    ours = accepted.enter_context(two.open_stream("user:1", header=b"x"))
+    theirs = accepted.enter_context(client.accept_stream(WAIT))
+    far = accepted.enter_context(asking.open_stream())
+    far.write(b"x")
+    one.relay(incoming.accept_stream(WAIT), one.open_stream("user:1"))
+    near = accepted.enter_context(client.accept_stream(WAIT))
+    for each in (ours, theirs, far, near):
+        each.timeout = WAIT
+    assert (theirs.read(1), near.read(1)) == (b"x", b"x")
+    one.close()
+    # A stream within one process is of its two ends alone, unless it is relayed.
+    for each in (far, near) if one is two else (far, near, theirs, ours):
+        with pytest.raises((StreamReset, wsmux.ConnectionClosed)):
+            each.read(1)
+    assert client.ping(timeout=WAIT) > 0
+
+
+def test_leaving_ends_subscriptions(nodes: Nodes) -> None:
+    node = nodes[0]
+    subscription = node.subscribe("news")
+    found: list[Any] = []
+    reading = threading.Thread(target=lambda: found.extend(subscription))
+    reading.start()
+    wait_for(lambda: _is_read(subscription))
+    node.close()
+    reading.join(WAIT)
+    assert not reading.is_alive()
+    assert found == []
+    with pytest.raises(ValueError, match="was left"):
+        subscription.read(0)
+
+
+def threads_of_clusters() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("wsmux-cluster")]
+
+
+def test_a_connection_that_ends_as_it_joins_is_forgotten(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(server.url, namespace=namespace) as cluster:
+        node: Any = cluster._running()
+        join = node._directory.join
+
+        def late(id: str, presences: list[Presence]) -> bool:
+            for each in presences:  # as the thread of the lease does for those that have ended
+                node.remove(each)
+            return bool(join(id, presences))
+
+        monkeypatch.setattr(node._directory, "join", late)
+        cluster.join(pairs()[1], "user:1")
+        assert cluster.who() == []
+
+
+def test_nobody_joins_behind_the_end(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Cluster(server.url, namespace=namespace) as cluster,
+        Cluster(server.url, namespace=namespace) as other,
+    ):
+        node: Any = cluster._running()
+        join = node._directory.join
+
+        def late(id: str, presences: list[Presence]) -> bool:
+            if threading.current_thread() is threading.main_thread():  # not that of the lease
+                cluster.close()
+            return bool(join(id, presences))
+
+        monkeypatch.setattr(node._directory, "join", late)
+        with pytest.raises(ValueError, match="was left"):
+            cluster.join(pairs()[1], "user:1")
+        assert other.who() == []
+
+
+def test_what_redis_has_lost_twice_is_said_again(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "SAID", 1)
+    with (
+        Cluster(server.url, namespace=namespace, lease=1.0) as one,
+        Cluster(server.url, namespace=namespace, lease=1.0) as two,
+        server.client() as client,
+    ):
+        for name in ("user:1", "user:2", "user:3"):
+            one.join(pairs()[1], name)
+        fails = iter([client.flushall, lambda: 1 / 0])
+        directory_join = Directory.join
+
+        def join(directory: Directory, node: str, presences: Sequence[Presence]) -> bool:
+            if node == one.node:  # it is said again: the first is lost, the second not heard
+                next(fails, lambda: None)()
+            return directory_join(directory, node, presences)
+
+        monkeypatch.setattr(Directory, "join", join)
+        monkeypatch.setattr(cluster_module._Running, "_repair", lambda node: None)
+        client.flushall()
+        wait_for_value(lambda: len(two.who()), 3)
+
+
+# An interrupt within a finalizer, here of the client of Redis, is told in no other way.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_end_can_be_repeated(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    _, connection = pairs()
+    number, interrupted = 1, True
+    with Cluster(server.url, namespace=namespace) as other:
+        while interrupted:
+            cluster = Cluster(server.url, namespace=namespace)
+            cluster.join(connection, "user:1")
+            cluster.subscribe("news").close()
+            path = socket_folder() / f"{cluster.node}.sock"
+            assert path.exists()
+            interrupted = interrupted_at(number, cluster.close)
+            cluster.close()
+            assert other.who("user:1") == []
+            assert not path.exists()
+            number += 7  # each step would take minutes
+    wait_for_value(threads_of_clusters, [])
+    assert number > 100
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the folder of the sockets, which is of this test alone."""
+    with tempfile.TemporaryDirectory(prefix="w") as made:  # the path of a socket has to be short
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: made)
+        yield socket_folder()
+
+
+@pytest.mark.parametrize("module", ["wsmux.endpoints.acceptor", "wsmux.cluster.cluster"])
+def test_a_cluster_that_cannot_begin_leaves_nothing(
+    server: RedisServer,
+    namespace: str,
+    sockets: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise wsmux.NoThreadError(f"{thread.name} cannot be started")
+
+    with Cluster(server.url, namespace=namespace) as cluster:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}.start_thread", fail)
+            with pytest.raises(wsmux.NoThreadError):
+                cluster.who()
+        assert list(sockets.iterdir()) == []
+        assert cluster.who() == []
+
+
+def open_sockets() -> int:
+    """Count the descriptors of sockets, which unlike those of parked threads are not kept."""
+    count = 0
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # it was that of the listing, or was closed meanwhile
+            count += os.readlink(f"/proc/self/fd/{each}").startswith("socket:")
+    return count
+
+
+def test_coming_and_going_leaves_nothing(server: RedisServer, namespace: str, pairs: Pairs) -> None:
+    _, connection = pairs()
+
+    def come_and_go(node: Cluster) -> None:
+        with node, node.member(connection, "user:1"), other.open_stream("user:1") as stream:
+            stream.write(b"x")
+
+    with Cluster(server.url, namespace=namespace) as other:
+        come_and_go(Cluster(server.url, namespace=namespace))
+        before = open_sockets()
+        for _ in range(50):
+            come_and_go(Cluster(server.url, namespace=namespace))
+        wait_for(lambda: open_sockets() < before + 10)  # a few are kept, to Redis
+        assert other.who() == []
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_member_without_a_time_is_left_out(
     assert "is left out" in caplog.text
 
 
-@pytest.mark.parametrize("record", [b"{", b"[]", b'{"v": 1}', b"\xff", b"x" * 5000])
+@pytest.mark.parametrize("record", [b"{", b"[]", b'{"v": 1}', b"\xff", b"x" * 5000, b"[" * 2000])
 def test_a_node_without_a_record_is_left_out(
     client: library.Redis, cluster: Cluster, namespace: str, record: bytes
 ) -> None:

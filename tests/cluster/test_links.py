@@ -6,7 +6,9 @@ import json
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ import pytest
 import wsmux
 from wsmux.cluster import Cluster, NotConnected, Unreachable
 from wsmux.cluster import links as links_module
-from wsmux.cluster.records import Node, link_token
+from wsmux.cluster.records import Node, Presence, link_token
 from wsmux.runtime.deadline import Deadline
 
 from ..helpers.interrupts import interrupted_at
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for
 from .conftest import KEY, Pairs
 
 
@@ -76,6 +79,7 @@ def answer(link: wsmux.Connection, sent: bytes) -> Any:
         message({"v": 2}),
         struct.pack(">I", 3) + b"{{{",
         struct.pack(">I", 1) + b"\xff",
+        struct.pack(">I", 4000) + b"[" * 4000,
     ],
 )
 def test_what_is_no_request_is_reset(link: wsmux.Connection, sent: bytes) -> None:
@@ -88,6 +92,74 @@ def test_a_request_that_does_not_come_is_given_up(
 ) -> None:
     monkeypatch.setattr(links_module, "ANSWER_TIME", 0.05)
     assert answer(link, b"\x00") is None
+
+
+def test_a_request_that_comes_byte_by_byte_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, link: wsmux.Connection
+) -> None:
+    monkeypatch.setattr(links_module, "ANSWER_TIME", 0.2)
+    with link.open_stream() as stream:
+        stream.timeout = 0.02
+        with pytest.raises(wsmux.StreamReset):
+            _dribble(stream, struct.pack(">I", 1000) + bytes(500))
+
+
+def _dribble(stream: wsmux.Stream, data: bytes) -> None:
+    for byte in data:
+        stream.write(bytes([byte]))
+        with suppress(TimeoutError):
+            stream.read(1)
+
+
+def test_a_client_that_is_slow_holds_back_no_other(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving: list[links_module.LinkServer] = []
+    serve = links_module.LinkServer._serve
+
+    def noted(each: links_module.LinkServer, link: wsmux.Connection) -> None:
+        serving.append(each)
+        serve(each, link)
+
+    monkeypatch.setattr(links_module.LinkServer, "_serve", noted)
+    monkeypatch.setattr(links_module, "ANSWERERS", 2)
+    with (
+        ExitStack() as held,
+        Cluster(server.url, namespace=namespace) as one,
+        Cluster(server.url, namespace=namespace) as two,
+    ):
+        one.join(pairs()[1], "quick")
+        silent, sock = socket.socketpair()
+        held.callback(silent.close)
+        slow = wsmux.from_socket(sock, role="server", config=wsmux.Config(max_pending_opens=1))
+        held.callback(slow.abort)
+        one.join(slow, "slow")
+        held.enter_context(two.open_stream("slow", timeout=WAIT))
+        asked = [threading.Thread(target=_cannot_be_reached, args=(two, "slow")) for _ in range(4)]
+        for each in asked:
+            each.start()
+        wait_for(lambda: any(each._waiting == 4 for each in serving))
+        # Before the first of the others is given up.
+        two.open_stream("quick", timeout=links_module.ANSWER_TIME / 2).close()
+        slow.abort()
+        for each in asked:
+            each.join(WAIT)
+            assert not each.is_alive()
+
+
+def _cannot_be_reached(cluster: Cluster, name: str) -> None:
+    with pytest.raises((NotConnected, Unreachable)):
+        cluster.open_stream(name, timeout=WAIT)
+
+
+@pytest.mark.parametrize(
+    ("path", "url"), [("a\0b", ""), ("x" * 200, ""), ("", "ftp://host"), ("", "ws://[")]
+)
+def test_a_node_of_an_odd_address_cannot_be_reached(path: str, url: str) -> None:
+    node = Node("1" * 32, "other" if url else "host", path, url)
+    links = links_module.Links("a" * 32, "host", KEY.encode(), None)
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        links.open(Presence("user:1", node.id, "1", 0.0), node, Deadline(WAIT))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +210,7 @@ def test_a_stranger_is_refused_at_the_door(node: Node, authorization: str) -> No
     assert caught.value.status == 401
 
 
-def test_a_client_that_takes_no_streams_is_unreachable(
+def test_a_client_that_takes_no_streams_cannot_be_reached(
     server: RedisServer, namespace: str, cluster: Cluster, pairs: Pairs
 ) -> None:
     client, connection = pairs()
@@ -168,7 +240,37 @@ def test_an_interrupted_attempt_leaves_the_link_usable() -> None:
         assert number > 5
 
 
-def test_a_node_without_a_socket_is_unreachable(
+@pytest.mark.parametrize("ended", ["closed", "forgotten"])
+def test_a_link_that_has_ended_holds_no_connection(ended: str) -> None:
+    link, (connection, other) = links_module.Link(), wsmux.pair()
+    with connection, other:
+
+        def dial(_: Deadline) -> wsmux.Connection:
+            assert not link.end_unused()  # while it is made
+            link.close()
+            return connection
+
+        if ended == "closed":
+            assert link.connected(dial, Deadline(WAIT)) is None
+        else:
+            assert link.end_unused()
+            assert link.connected(lambda _: connection, Deadline(WAIT)) is None
+            link.close()
+            return
+        assert connection.closed
+
+
+def test_links_without_a_connection_are_forgotten(tmp_path: Path) -> None:
+    links = links_module.Links("a" * 32, "host", None, None)
+    for number in range(3):
+        node = Node(f"{number:032}", "host", str(tmp_path / "nobody.sock"), "")
+        with pytest.raises(Unreachable, match="No such file"):
+            links.open(Presence("user:1", node.id, "1", 0.0), node, Deadline(WAIT))
+        links.drop_ended()
+        assert links._links == {}
+
+
+def test_a_node_without_a_socket_cannot_be_reached(
     server: RedisServer, namespace: str, cluster: Cluster, pairs: Pairs, node: Node
 ) -> None:
     _, connection = pairs()

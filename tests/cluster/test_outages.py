@@ -6,15 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wsmux.cluster import Cluster, NotConnected, TopicGap, Unreachable
+from wsmux.cluster import cluster as cluster_module
 from wsmux.cluster import directory as directory_module
 from wsmux.cluster import links as links_module
+from wsmux.cluster.directory import Directory
 from wsmux.cluster.links import socket_folder
+from wsmux.exceptions import ForkedError
 
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
@@ -153,6 +158,88 @@ def test_a_node_whose_lease_has_ended_says_again_who_has_joined(
             assert count(two) == 2
 
 
+@pytest.mark.parametrize("key", ["name:user:1", "names", "of:{}", "node:{}", "nodes"])
+def test_a_key_that_redis_has_evicted_is_said_again(
+    server: RedisServer, namespace: str, pairs: Pairs, key: str
+) -> None:
+    keys = f"wsmux:cluster:{namespace}:"
+    with (
+        Cluster(server.url, namespace=namespace, lease=LEASE) as one,
+        Cluster(server.url, namespace=namespace, lease=LEASE) as two,
+        server.client() as client,
+    ):
+        one.join(pairs()[1], "user:1")
+        evicted = f"{keys}{key.format(one.node)}"
+        wait_for_value(lambda: client.exists(evicted), 1)  # it announces itself in the background
+        client.delete(evicted)
+        wait_for_value(lambda: (client.exists(evicted), count(two)), (1, 1))
+        two.open_stream("user:1", timeout=WAIT).close()
+    with server.client() as client:
+        assert not [each for each in client.scan_iter(f"{keys}*") if b"name" in each]
+
+
+def test_who_goes_during_an_outage_is_remembered_up_to_a_bound(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Unreachable("Redis failed")
+
+    monkeypatch.setattr(cluster_module, "MAX_UNSAID", 3)
+    with (
+        Cluster(server.url, namespace=namespace, lease=LEASE) as one,
+        Cluster(server.url, namespace=namespace, lease=LEASE) as two,
+    ):
+        _, connection = pairs()
+        joined = [one.join(connection, f"user:{number}") for number in range(9)]
+        with monkeypatch.context() as away:
+            for name in ("leave", "announce", "withdraw"):
+                away.setattr(Directory, name, fail)
+            for each in joined[:8]:
+                one.leave(each)
+        wait_for_value(lambda: [each.name for each in two.who()], ["user:8"])
+
+
+def test_a_lease_is_renewed_while_many_names_end(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for name in ("announce", "leave"):
+        real = getattr(Directory, name)
+
+        def noted(*args: Any, name: str = name, real: Any = real) -> object:
+            done.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(Directory, name, noted)
+    monkeypatch.setattr(cluster_module, "SAID", 2)
+    with Cluster(server.url, namespace=namespace, lease=LEASE) as cluster:
+        client, connection = pairs()
+        for number in range(6):
+            cluster.join(connection, f"user:{number}")
+        client.close()
+        wait_for_value(lambda: done.count("leave"), 3)
+        assert count(cluster) == 0
+        for at, name in enumerate(done):
+            assert name == "announce" or done[at - 1] == "announce"
+
+
+def test_what_is_no_member_holds_up_no_sweep(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    keys = f"wsmux:cluster:{namespace}:"
+    dead = [digit * 32 for digit in "0123"]
+    with server.client() as client:
+        client.zadd(f"{keys}nodes", dict.fromkeys(dead, 0))
+        client.set(f"{keys}of:{dead[0]}", "a text")
+        client.sadd(f"{keys}of:{dead[1]}", "nonsense", "1 user:1")
+        client.set(f"{keys}name:user:1", "a text")
+        client.sadd(f"{keys}of:{dead[2]}", "1 user:2")
+        client.hset(f"{keys}name:user:2", f"{dead[2]} 1", "1.0")
+        with Cluster(server.url, namespace=namespace, lease=LEASE) as cluster:
+            wait_for_value(lambda: client.zrange(f"{keys}nodes", 0, -1), [cluster.node.encode()])
+            assert not client.exists(f"{keys}name:user:2")
+
+
 def test_a_connection_that_ends_is_forgotten_without_leaving(
     server: RedisServer, namespace: str, pairs: Pairs
 ) -> None:
@@ -228,22 +315,70 @@ def test_a_forked_child_is_another_node(server: RedisServer, namespace: str, pai
         _, connection = pairs()
         cluster.join(connection, "user:1")
         parent = cluster.node
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
-            try:
-                os.write(writing, f"{cluster.node} {len(cluster.who())}".encode())
-                cluster.close()
-            finally:
-                os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as told:
-            node, found = told.read().split()
-        os.waitpid(child, 0)
+
+        def tell() -> str:
+            with cluster:
+                return f"{cluster.node} {count(cluster)}"
+
+        node, found = in_child(tell).split()
         assert node != parent
         assert found == "1"
         assert cluster.node == parent
         assert count(cluster) == 1
+
+
+def in_child(action: Callable[[], str]) -> str:
+    """Return what an action tells in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, action().encode())
+        except BaseException as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        found = told.read()
+    os.waitpid(child, 0)
+    return found
+
+
+def test_a_block_that_ends_in_a_forked_child_ends_nothing(
+    server: RedisServer, namespace: str, pairs: Pairs
+) -> None:
+    with Cluster(server.url, namespace=namespace) as cluster, ExitStack() as block:
+        _, connection = pairs()
+        block.enter_context(cluster.member(connection, "user:1"))
+
+        def end() -> str:
+            cluster.join(pairs()[1], "user:1")
+            block.close()
+            return str(count(cluster))
+
+        assert in_child(end) == "2"
+
+
+@pytest.mark.parametrize("url", [True, False])
+def test_a_subscription_says_in_a_forked_child_that_it_is_of_the_parent(
+    server: RedisServer, namespace: str, url: bool
+) -> None:
+    with (
+        Cluster(server.url if url else None, namespace=namespace) as cluster,
+        cluster.subscribe("news", since="oldest") as subscription,
+    ):
+        cluster.publish("news", b"x")
+
+        def read() -> str:
+            try:
+                return str(subscription.read(WAIT))
+            except ForkedError as error:
+                subscription.close()
+                return str(error)
+
+        assert "is of the parent process" in in_child(read)
+        assert subscription.read(WAIT).data == b"x"
 
 
 def test_a_node_that_stands_still_is_given_up_in_time(server: RedisServer, namespace: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -50,6 +51,19 @@ def test_a_place_is_a_position_or_a_word(text: str, position: Position | str) ->
 def test_another_place_is_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="expected 'new', 'oldest' or a position"):
         parse_position(text)
+
+
+def test_what_interrupts_a_batch_loses_nothing_of_it() -> None:
+    def interrupted() -> Iterator[tuple[Position, bytes]]:
+        yield Position(5, 2), b"x"
+        raise KeyboardInterrupt
+
+    follower = Follower("t", Position(5, 1))
+    whole = batch((5, 3), (5, 2), (5, 3))
+    cut: Any = whole._replace(messages=interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        follower.got(cut)
+    assert numbers(follower.got(whole)) == [(5, 2), (5, 3)]
 
 
 def test_new_messages_are_those_behind_the_last() -> None:

@@ -11,6 +11,7 @@ from wsmux.cluster import ClusterError, Position, Retention
 from wsmux.cluster import redis_topics as redis_topics_module
 from wsmux.cluster import topics as topics_module
 from wsmux.cluster.positions import NOTHING
+from wsmux.cluster.redis_calls import RedisCalls
 from wsmux.cluster.redis_topics import RedisTopics
 from wsmux.cluster.topics import MemoryTopics, TopicStore
 from wsmux.runtime.deadline import Deadline
@@ -36,12 +37,14 @@ def make_store(request: pytest.FixtureRequest, namespace: str) -> Iterator[MakeS
     with server.client() as client:
 
         def redis(retention: Retention) -> TopicStore:
-            made.append(RedisTopics(client, namespace, retention))
+            made.append(RedisTopics(client, calls, namespace, retention))
             return made[-1]
 
+        calls = RedisCalls(client)
         yield redis
         for each in made:
             each.close()
+        calls.close()
 
 
 def test_messages_come_back_in_order(make_store: MakeStore) -> None:
@@ -122,9 +125,24 @@ def test_topics_without_redis_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_topic_of_redis_is_forgotten_when_it_is_idle(server: RedisServer, namespace: str) -> None:
     with server.client() as client:
-        store = RedisTopics(client, namespace, Retention(idle=60.0))
+        calls = RedisCalls(client)
+        store = RedisTopics(client, calls, namespace, Retention(idle=60.0))
         store.append("t", b"x")
+        calls.close()
         for suffix in ("", ":log"):
             left = client.pttl(f"wsmux:cluster:{namespace}:topic:t{suffix}")
             assert isinstance(left, int)
             assert 0 < left <= 60_000
+
+
+@pytest.mark.parametrize("id", ["1-1", f"{1 << 50}-1"])
+def test_a_topic_whose_log_was_evicted_begins_again(
+    server: RedisServer, namespace: str, id: str
+) -> None:
+    with server.client() as client:
+        calls = RedisCalls(client)
+        store = RedisTopics(client, calls, namespace, Retention())
+        client.xadd(f"wsmux:cluster:{namespace}:topic:t", {"d": b"old"}, id=id)
+        position = store.append("t", b"new")
+        assert store.read("t", NOTHING) == (position, [(position, b"new")], position)
+        calls.close()

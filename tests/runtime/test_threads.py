@@ -134,3 +134,18 @@ def test_in_the_main_interpreter_nothing_is_registered() -> None:
     client, other = wsmux.pair()
     with client, other:
         assert len(threads._known) == before == 0
+
+
+def test_an_interrupt_of_a_start_is_raised_as_it_is() -> None:
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            try:
+                raise KeyboardInterrupt
+            finally:  # as the event does in which a start waits
+                raise RuntimeError("release unlocked lock")
+
+    try:
+        raise LookupError("being handled")
+    except LookupError:
+        with pytest.raises(KeyboardInterrupt):
+            threads.start_thread(Interrupted())

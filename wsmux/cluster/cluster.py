@@ -30,8 +30,8 @@ import ssl
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,7 +41,7 @@ from ..mux.stream import Stream
 from ..runtime import fork
 from ..runtime.backoff import Backoff
 from ..runtime.closing import Closing
-from ..runtime.deadline import Deadline
+from ..runtime.deadline import Deadline, call_within
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
 from ..runtime.threads import daemon_thread, register, start_thread
@@ -59,6 +59,12 @@ __all__ = ["Cluster"]
 # Seconds of a lease, and the part of it after which it is renewed.
 LEASE, RENEWED = 15.0, 3
 
+# Members of which one step tells Redis, and which are said again with each renewal.
+SAID = 500
+
+# Members of whom Redis was not told, while it was away, that they have come or gone.
+MAX_UNSAID = 100_000
+
 # Seconds to open a stream, by default.
 OPEN_TIME = 10.0
 
@@ -67,6 +73,8 @@ MOST = 1000
 
 # Seconds until Redis is tried again after a failure, at most.
 LONGEST_PAUSE = 2.0
+
+LEFT = "this cluster was left: close() has been called"
 
 _log = logger("wsmux.cluster")
 
@@ -134,7 +142,9 @@ class Cluster(Closing):
     def forked(self) -> None:
         """Begin as another node in a forked child; the parent goes on."""
         self._lock = threading.Lock()
-        self._node = None
+        node, self._node = self._node, None
+        if node is not None:
+            node.forked()
 
     @property
     def node(self) -> str:
@@ -144,17 +154,20 @@ class Cluster(Closing):
     def close(self) -> None:
         """Leave the cluster: its members are no longer found, and their streams from others end.
 
-        Blocks for a round trip to Redis, and until the threads have ended. Connections stay open.
+        Streams to other processes and subscriptions end, too. Connections stay open. Blocks for a
+        round trip to Redis, and until the threads have ended. If it is interrupted, call it again.
         """
         with self._lock:
-            node, self._node, self._left = self._node, None, True
+            self._left = True
+            node = self._node
         if node is not None:
             node.close()
+            self._node = None
 
     def _running(self) -> _Running:
         with self._lock:
             if self._left:
-                raise ValueError("this cluster was left: close() has been called")
+                raise ValueError(LEFT)
             if self._node is None:
                 self._node = _Running(self._options)
             return self._node
@@ -178,21 +191,30 @@ class Cluster(Closing):
         """End what ``join`` began; afterwards no stream is opened to the connection by the name.
 
         Blocks for a round trip to Redis; if that fails, it is repeated in the background.
+
+        Raises:
+            ValueError: another process has joined it, which alone can end that.
         """
-        self._running().remove(presence)
+        node = self._running()
+        if presence.node != node.id:
+            raise ValueError(
+                f"{presence.name!r} was joined by node {presence.node[:8]}, and this process is "
+                f"{node.id[:8]}: only that one can end it"
+            )
+        node.remove(presence)
 
     @contextmanager
     def member(self, connection: Connection, *names: str) -> Iterator[None]:
         """Let others find a connection under some names while the block lasts."""
+        node = self._running()
         joined: list[Presence] = []
         try:
             # One by one, so that what has joined leaves again if another cannot.
-            joined.extend(self.join(connection, name) for name in names)
+            joined.extend(node.join(connection, check_name(name)) for name in names)
             yield
         finally:
             for presence in joined:
-                if not self._left:
-                    self.leave(presence)
+                node.remove(presence)  # of the node that has joined, whatever this is by now
 
     def who(self, pattern: str = EVERY_NAME, *, most: int = MOST) -> list[Presence]:
         """Return the connections under a name, or under all names that begin with a text.
@@ -329,7 +351,11 @@ class _Running:
         self._members = Members(self.id)
         self.splicer = Splicer()
         self._changed = Condition(threading.Lock())
+        self._closing = threading.RLock()  # a signal handler may close what is just being closed
         self._closed = False
+        self._lost = self._said = 0  # how often Redis has forgotten this node, and was told again
+        self._checked: list[Presence] = []  # who is not yet said again
+        self._anew = False
         self._unsaid: dict[Presence, bool] = {}  # whether it joins, for what Redis was not told
         self.topics: TopicStore
         if options.url is None:
@@ -337,12 +363,13 @@ class _Running:
             self.topics = MemoryTopics(options.retention)
             return
         from .directory import Directory
+        from .redis_calls import RedisCalls
         from .redis_topics import RedisTopics
 
-        client = options.client()
-        self._client = client
-        self._directory = Directory(client, options.namespace, options.key)
-        self.topics = RedisTopics(client, options.namespace, options.retention)
+        client = self._client = options.client()
+        calls = self._calls = RedisCalls(client)
+        self._directory = Directory(calls, options.namespace, options.key)
+        self.topics = RedisTopics(client, calls, options.namespace, options.retention)
         host = host_id()
         self._links = Links(self.id, host, options.key, options.client_ssl)
         self._server = LinkServer(
@@ -355,31 +382,55 @@ class _Running:
         )
         url = options.advertise or self._server.url
         self._record = Node(self.id, host, self._server.path, url)
-        self._thread = daemon_thread(target=self._keep, name="wsmux-cluster-lease")
-        start_thread(self._thread)
-        register(self)
-        _running.add(self)
+        try:
+            self._thread = daemon_thread(target=self._keep, name="wsmux-cluster-lease")
+            start_thread(self._thread)
+            register(self)
+            _running.add(self)
+        except BaseException:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._server.close()
+            raise
 
     def leave(self) -> None:
         """End with the interpreter; see ``runtime.threads``."""
         self.close()
 
+    def forked(self) -> None:
+        """Do nothing any more in a forked child, where other threads may have held the locks."""
+        self._closed = True
+
     def close(self) -> None:
-        _running.discard(self)
-        self.topics.close()
-        if self._directory is not None:
-            with self._changed:
-                self._closed = True
-                self._changed.notify_all()
-            self._thread.join()
-            try:
-                self._directory.withdraw(self._record)
-            except Unreachable as error:
-                _log.warning("this node is found until its lease ends: %s", str(error))
-            self._server.close()
-            self._links.close()
-            self._client.close()
-        self.splicer.close()
+        """End all that it has begun, each part even if another fails; may be repeated."""
+        self._closed = True
+        with self._closing, ExitStack() as steps:  # which are taken last first
+            steps.callback(_running.discard, self)
+            steps.callback(self.splicer.close)
+            if self._directory is not None:
+                steps.callback(self._client.close)
+                steps.callback(self._links.close)
+                steps.callback(self._server.close)
+                steps.callback(self._stop_thread)
+            steps.callback(self.topics.close)
+
+    def _stop_thread(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _withdraw(self) -> None:
+        """Have nothing of this node found any more; its thread does so as the last thing."""
+        from .directory import Directory
+        from .redis_calls import CallsHere
+
+        self._calls.close()  # first, so that nothing joins behind this
+        calls = CallsHere(self._client)
+        try:
+            Directory(calls, self._options.namespace, self._options.key).withdraw(self._record)
+        except Unreachable as error:
+            _log.warning("this node is found until its lease ends: %s", str(error))
 
     # Names
 
@@ -387,21 +438,31 @@ class _Running:
         presence = self._members.add(connection, name)
         if self._directory is not None:
             try:
-                if not self._directory.join(presence):
+                if not self._directory.join(self.id, [presence]):
                     self._announce()
-                    self._directory.join(presence)
+                    self._directory.join(self.id, [presence])
             except Unreachable as error:
                 self._say_later(presence, True, error)
+            if self._closed:
+                raise ValueError(LEFT)
+            if presence not in self._members:  # it has ended, and was forgotten before it was said
+                self._forget(presence)
         return presence
 
     def remove(self, presence: Presence) -> None:
+        if self._closed:  # what it had joined has ended with it
+            return
         if self._members.remove(presence) and self._directory is not None:
-            with self._changed:
-                self._unsaid.pop(presence, None)
-            try:
-                self._directory.leave(presence)
-            except Unreachable as error:
-                self._say_later(presence, False, error)
+            self._forget(presence)
+
+    def _forget(self, presence: Presence) -> None:
+        assert self._directory is not None
+        with self._changed:
+            self._unsaid.pop(presence, None)
+        try:
+            self._directory.leave(self.id, [presence])
+        except Unreachable as error:
+            self._say_later(presence, False, error)
 
     def who(self, prefix: str, longer: bool, most: int) -> list[Presence]:
         if self._directory is None:
@@ -418,7 +479,7 @@ class _Running:
                 except ClusterError as error:
                     failed = error
         if self._directory is not None and (member is None or member.node != self.id):
-            for presence, node in self._directory.find(name):
+            for presence, node in call_within(deadline, self._directory.find, name):
                 if node.id == self.id or member not in (None, presence):
                     continue
                 try:
@@ -434,24 +495,41 @@ class _Running:
         does = "has joined" if joins else "has left"
         _log.warning("Redis is told again that %r %s: %s", presence.name, does, str(error))
         with self._changed:
+            if len(self._unsaid) >= MAX_UNSAID:
+                self._unsaid, self._anew = {}, True
             self._unsaid[presence] = joins
             self._changed.notify_all()
 
     def _announce(self) -> None:
         """Renew the lease; if it was unknown, say all again that was said."""
-        assert self._directory is not None
-        if not self._directory.announce(self._record, self._options.lease):
-            for presence in self._members.who("", True):
-                self._join_again(presence)
+        self._renew()
+        while self._said != self._lost:
+            lost = self._lost
+            self._join_all(self._members.who("", True))
+            self._said = lost  # only now: it may have failed in between
 
-    def _join_again(self, presence: Presence) -> None:
+    def _renew(self) -> None:
         assert self._directory is not None
-        self._directory.join(presence)
-        if presence not in self._members:  # it has left meanwhile, perhaps before it was added
-            self._directory.leave(presence)
+        self._lost += not self._directory.announce(self._record, self._options.lease)
+
+    def _join_all(self, presences: Sequence[Presence]) -> None:
+        """Say who has joined, but for those who have left meanwhile, and renew the lease."""
+        assert self._directory is not None
+        for step in _steps(presences):
+            self._renew()
+            here = [each for each in step if each in self._members]
+            self._lost += not self._directory.join(self.id, here)
+            # Who has left since then may have said so before.
+            self._leave_all([each for each in step if each not in self._members])
+
+    def _leave_all(self, presences: Sequence[Presence]) -> None:
+        assert self._directory is not None
+        for step in _steps(presences):
+            self._renew()
+            self._directory.leave(self.id, step)
 
     def _keep(self) -> None:
-        """Renew the lease until the node is closed."""
+        """Renew the lease until the node is closed, and end it."""
         pause = Backoff(0.1, LONGEST_PAUSE)
         wait = 0.0
         while True:
@@ -462,7 +540,7 @@ class _Running:
                         break
                     self._changed.wait(deadline.remaining())
                 if self._closed:
-                    return
+                    break
             try:
                 self._tend()
                 pause.reset()
@@ -473,21 +551,40 @@ class _Running:
             except Exception:
                 wait = LONGEST_PAUSE
                 _log.exception("the lease of this node could not be renewed")
+        self._withdraw()
 
     def _tend(self) -> None:
         assert self._directory is not None
-        for presence in self._members.ended():
-            self.remove(presence)
-        self._announce()
+        if self._anew:  # so that Redis forgets all members, and is told again who is here
+            self._directory.withdraw(self._record)
+            self._anew = False
+        self._announce()  # first: what follows may take longer than the lease
+        ended = [each for each in self._members.ended() if self._members.remove(each)]
         with self._changed:
+            self._unsaid.update(dict.fromkeys(ended, False))
             unsaid = dict(self._unsaid)
-        for presence, joins in unsaid.items():
-            (self._join_again if joins else self._directory.leave)(presence)
-            with self._changed:
-                if self._unsaid.get(presence) is joins:
-                    del self._unsaid[presence]
+        self._join_all([each for each, joins in unsaid.items() if joins])
+        self._leave_all([each for each, joins in unsaid.items() if not joins])
+        with self._changed:
+            for each, joins in unsaid.items():
+                if self._unsaid.get(each) is joins:
+                    del self._unsaid[each]
+        self._repair()
         self._directory.sweep()
         self._links.drop_ended()
+
+    def _repair(self) -> None:
+        """Say of some members again that they have joined: Redis may have evicted their keys."""
+        if not self._checked:
+            self._checked = self._members.who("", True)
+        step, self._checked = self._checked[:SAID], self._checked[SAID:]
+        self._join_all(step)
+
+
+def _steps(presences: Sequence[Presence]) -> Iterator[Sequence[Presence]]:
+    """Yield as many as one script may handle, and again."""
+    for at in range(0, len(presences), SAID):
+        yield presences[at : at + SAID]
 
 
 # The nodes of this process. One that exits without leaving is otherwise found until its lease ends.

@@ -17,20 +17,21 @@ over several servers, is not supported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..runtime.logs import logger
-from ..storage.redis_client import FAILURES, explain, run_together
-from .errors import Unreachable
+from .members import MAX_MEMBERS
 from .records import Node, Presence, parse_node, signed_node
+from .redis_calls import RedisCalls, understood
 
-if TYPE_CHECKING:
-    import redis
-
-__all__ = ["Directory", "Found", "run_script"]
+__all__ = ["Directory", "Found"]
 
 # Members that one script handles, so that it blocks Redis for a moment only.
 STEP = 500
+
+# Steps in which a node removes its members when it leaves: enough for as many as it may have.
+STEPS = MAX_MEMBERS // STEP + 1
 
 # KEYS: node, nodes. ARGV: record, milliseconds of the lease, id. Returns whether it had a lease.
 _ANNOUNCE = """
@@ -44,23 +45,35 @@ return known
 # KEYS: node, nodes. ARGV: id.
 _WITHDRAW = """
 redis.call('DEL', KEYS[1])
-redis.call('ZADD', KEYS[2], 'XX', 0, ARGV[1])
+redis.call('ZADD', KEYS[2], 0, ARGV[1])
 """
 
-# KEYS: node, of, names, and the name. ARGV: node, member, name, since. Returns 0 without a lease.
+# KEYS: node, of, names. ARGV: the prefix of the keys of names, node, and a member, name and since
+# for each. Returns nothing without a lease, else the first error of a key of another type, or ''.
 _JOIN = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-redis.call('HSET', KEYS[4], ARGV[1] .. ' ' .. ARGV[2], ARGV[4])
-redis.call('ZADD', KEYS[3], 0, ARGV[3])
-redis.call('SADD', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])
-return 1
+if redis.call('EXISTS', KEYS[1]) == 0 then return false end
+local failed = ''
+for at = 3, #ARGV, 3 do
+  local member, name = ARGV[at], ARGV[at + 1]
+  for _, done in ipairs({
+    redis.pcall('HSET', ARGV[1] .. name, ARGV[2] .. ' ' .. member, ARGV[at + 2]),
+    redis.pcall('ZADD', KEYS[3], 0, name),
+    redis.pcall('SADD', KEYS[2], member .. ' ' .. name),
+  }) do
+    if failed == '' and type(done) == 'table' and done.err then failed = done.err end
+  end
+end
+return failed
 """
 
-# KEYS: of, names, and the name. ARGV: node, member, name.
+# KEYS: of, names. ARGV: the prefix of the keys of names, node, and a member and name for each.
 _LEAVE = """
-redis.call('HDEL', KEYS[3], ARGV[1] .. ' ' .. ARGV[2])
-if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('ZREM', KEYS[2], ARGV[3]) end
-redis.call('SREM', KEYS[1], ARGV[2] .. ' ' .. ARGV[3])
+for at = 3, #ARGV, 2 do
+  local member, name = ARGV[at], ARGV[at + 1]
+  redis.pcall('HDEL', ARGV[1] .. name, ARGV[2] .. ' ' .. member)
+  if redis.call('EXISTS', ARGV[1] .. name) == 0 then redis.pcall('ZREM', KEYS[2], name) end
+  redis.pcall('SREM', KEYS[1], member .. ' ' .. name)
+end
 """
 
 # KEYS: the name. ARGV: the prefix of the keys of nodes. Returns member, since, record for each.
@@ -108,12 +121,15 @@ local removed, left = 0, 0
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 100)) do
   if redis.call('EXISTS', ARGV[1] .. id) == 0 then
     local of = ARGV[2] .. id
+    if redis.call('TYPE', of).ok ~= 'set' then redis.call('DEL', of) end
     local items = redis.call('SPOP', of, ARGV[4] - removed)
     for _, item in ipairs(items) do
       local member, name = string.match(item, '^(%d+) (.*)$')
-      local key = ARGV[3] .. name
-      redis.call('HDEL', key, id .. ' ' .. member)
-      if redis.call('EXISTS', key) == 0 then redis.call('ZREM', KEYS[2], name) end
+      if name then
+        local key = ARGV[3] .. name
+        redis.pcall('HDEL', key, id .. ' ' .. member)
+        if redis.call('EXISTS', key) == 0 then redis.pcall('ZREM', KEYS[2], name) end
+      end
     end
     removed = removed + #items
     if redis.call('EXISTS', of) == 0 then redis.call('ZREM', KEYS[1], id) else left = left + 1 end
@@ -136,16 +152,16 @@ class Found(NamedTuple):
 class Directory:
     """Say what this node has, and find what others have. Any thread may use it.
 
-    Each call blocks for one round trip, or until the timeouts of the client.
+    Each call blocks for one round trip; see ``redis_calls`` for how long at most.
 
     Args:
-        client: of a Redis; it belongs to the caller.
+        calls: to Redis; they belong to the caller.
         namespace: clusters of different namespaces do not know each other.
         key: the shared key.
     """
 
-    def __init__(self, client: redis.Redis, namespace: str, key: bytes | None) -> None:
-        self._client = client
+    def __init__(self, calls: RedisCalls, namespace: str, key: bytes | None) -> None:
+        self._calls = calls
         self._key = key
         prefix = f"wsmux:cluster:{namespace}:"
         self._node, self._of, self._name = f"{prefix}node:", f"{prefix}of:", f"{prefix}name:"
@@ -161,7 +177,7 @@ class Directory:
         """
         record = signed_node(node, self._key)
         keys = f"{self._node}{node.id}", self._nodes
-        return bool(run_script(self._client, _ANNOUNCE, keys, (record, int(lease * 1000), node.id)))
+        return bool(self._calls.run(_ANNOUNCE, keys, (record, int(lease * 1000), node.id)))
 
     def withdraw(self, node: Node) -> None:
         """End a node's lease at once, and remove its members.
@@ -169,37 +185,45 @@ class Directory:
         Raises:
             Unreachable: Redis has failed; the lease ends by itself.
         """
-        run_script(self._client, _WITHDRAW, (f"{self._node}{node.id}", self._nodes), (node.id,))
-        while self.sweep():
-            pass
+        self._calls.run(_WITHDRAW, (f"{self._node}{node.id}", self._nodes), (node.id,))
+        for _ in range(STEPS):
+            if not self.sweep():
+                return
 
-    def join(self, presence: Presence) -> bool:
-        """Add a member; return false if its node has no lease, which has to announce itself first.
+    @understood()
+    def join(self, node: str, presences: Sequence[Presence]) -> bool:
+        """Add up to ``STEP`` members of a node; return false if it has no lease.
 
-        Raises:
-            Unreachable: Redis has failed.
-        """
-        name, node, member, since = presence
-        keys = f"{self._node}{node}", f"{self._of}{node}", self._names, f"{self._name}{name}"
-        return bool(run_script(self._client, _JOIN, keys, (node, member, name, repr(since))))
-
-    def leave(self, presence: Presence) -> None:
-        """Remove a member.
+        Then it has to announce itself first.
 
         Raises:
             Unreachable: Redis has failed.
         """
-        name, node, member, _ = presence
-        keys = f"{self._of}{node}", self._names, f"{self._name}{name}"
-        run_script(self._client, _LEAVE, keys, (node, member, name))
+        keys = f"{self._node}{node}", f"{self._of}{node}", self._names
+        each = [text for name, _, id, since in presences for text in (id, name, repr(since))]
+        failed = self._calls.run(_JOIN, keys, (self._name, node, *each))
+        if failed:
+            _log.warning("a name cannot be found by others: %s", failed.decode("utf-8", "replace"))
+        return failed is not None
 
+    def leave(self, node: str, presences: Sequence[Presence]) -> None:
+        """Remove up to ``STEP`` members of a node.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        keys = f"{self._of}{node}", self._names
+        each = [text for name, _, id, _ in presences for text in (id, name)]
+        self._calls.run(_LEAVE, keys, (self._name, node, *each))
+
+    @understood()
     def find(self, name: str) -> list[Found]:
         """Return the members of a name whose nodes have a lease, the last that has joined first.
 
         Raises:
             Unreachable: Redis has failed.
         """
-        told = run_script(self._client, _FIND, (f"{self._name}{name}",), (self._node,))
+        told = self._calls.run(_FIND, (f"{self._name}{name}",), (self._node,))
         found = []
         for at in range(0, len(told), 3):
             member, since, record = told[at : at + 3]
@@ -209,6 +233,7 @@ class Directory:
                 _log.warning("a node that has %s is left out: %s", name, error)
         return sorted(found, key=lambda each: each.presence.since, reverse=True)
 
+    @understood()
     def who(self, prefix: str, longer: bool, most: int) -> list[Presence]:
         """Return up to ``most`` members whose names begin with a prefix, or are equal to it.
 
@@ -220,19 +245,20 @@ class Directory:
             begin, end = (begin, begin + b"\xff") if prefix else (b"-", b"+")
         found: list[Presence] = []
         while len(found) < most:
-            last, told = run_script(
-                self._client, _WHO, (self._names,), (self._node, self._name, begin, end, STEP)
+            last, told = self._calls.run(
+                _WHO, (self._names,), (self._node, self._name, begin, end, STEP)
             )
             for at in range(0, len(told), 3):
                 try:
                     found.append(_presence(told[at].decode(), *told[at + 1 : at + 3]))
                 except ValueError as error:
                     _log.warning("a name that Redis has is left out: %s", error)
-            if not last:
+            before, begin = begin, b"(" + last
+            if not last or begin == before:  # the latter if what answers is no Redis
                 break
-            begin = b"(" + last
         return found[:most]
 
+    @understood()
     def sweep(self) -> bool:
         """Remove members of nodes without a lease; return whether there are more.
 
@@ -240,29 +266,10 @@ class Directory:
             Unreachable: Redis has failed.
         """
         prefixes = self._node, self._of, self._name
-        removed, left = run_script(
-            self._client, _SWEEP, (self._nodes, self._names), (*prefixes, STEP)
-        )
+        removed, left = self._calls.run(_SWEEP, (self._nodes, self._names), (*prefixes, STEP))
         if removed:
             _log.info("%d names of nodes that have died were removed", removed)
         return bool(left)
-
-
-def run_script(
-    client: redis.Redis, script: str, keys: tuple[str, ...], arguments: tuple[Any, ...]
-) -> Any:
-    """Run one script, and return its result.
-
-    Raises:
-        Unreachable: Redis has failed; whether the script has run is not known.
-    """
-    try:
-        (result,) = run_together(client, [("EVAL", script, len(keys), *keys, *arguments)])
-    except FAILURES as error:
-        raise Unreachable(explain(error)) from error
-    if isinstance(result, Exception):
-        raise Unreachable(explain(result)) from result
-    return result
 
 
 def _presence(name: str, member: bytes, since: bytes) -> Presence:

@@ -11,9 +11,10 @@ A request or answer is four bytes, its size, most significant first, and as many
 has ``v``, ``name``, ``node`` and ``member``; an answer ``v`` and ``ok``, or ``error``, which is
 ``not-connected`` or ``unreachable``, with ``text``.
 
-Threads: one of each link serves it; requests are answered in a pool, since the client may be slow.
-No lock is held during any of this. Of several threads that want a link to the same node, one makes
-it, and the others wait for that.
+Threads: one of each link serves it and reads the requests, so a node that sends none holds back its
+own alone; they are answered in a pool, since a client may be slow, one by one for each client. No
+lock is held during any of this. Of several threads that want a link to the same node, one makes it,
+and the others wait for that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,20 +43,18 @@ from ..handshake.access import Access
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..protocols.base import Role
-from ..runtime.deadline import Deadline
+from ..runtime.deadline import Deadline, call_within
 from ..runtime.files import private_folder
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
-from ..runtime.thread_pool import ThreadPool
+from ..runtime.thread_pool import SerialExecutor, ThreadPool
 from ..server import Server
 from .errors import ClusterError, NotConnected, Unreachable
 from .members import Members
-from .records import Node, Presence, check_token, link_token
+from .records import VERSION, Node, Presence, check_token, link_token, parse_fields
 from .splicer import Splicer
 
 __all__ = ["LinkServer", "Links", "host_id", "open_to"]
-
-VERSION = 1
 
 # Bytes of a request or an answer.
 MAX_MESSAGE = 4096
@@ -179,21 +178,22 @@ class LinkServer:
         self._members = members
         self._splicer = splicer
         self._pool = ThreadPool(ANSWERERS, "wsmux-cluster")
+        self._answers = SerialExecutor(self._pool)
         self._waiting = 0
         self._lock = threading.Lock()
         self.path = str(socket_folder() / f"{node}.sock")
-        self._servers = [self._server(listen_unix(self.path))]
         self.url = ""
-        if address is not None:
-            assert key is not None
-            try:
-                check = partial(self._check, key)
-                server = self._server(listen(*address), Access(check), ssl_context)
-            except OSError:
-                self.close()
-                raise
-            self._servers.append(server)
-            self.url = server.url
+        self._servers: list[Server] = []
+        try:
+            self._servers += (self._server(listen_unix(self.path)),)
+            if address is not None:
+                assert key is not None
+                access = Access(partial(self._check, key))
+                self._servers += (self._server(listen(*address), access, ssl_context),)
+                self.url = self._servers[1].url
+        except BaseException:
+            self.close()
+            raise
 
     def _server(
         self,
@@ -215,58 +215,73 @@ class LinkServer:
 
     def close(self) -> None:
         """End all links, and with them the streams of other nodes to our clients."""
-        for server in self._servers:
-            server.shutdown(0.0)
-        self._pool.close()
+        with ExitStack() as steps:  # each of them, even if one fails
+            steps.callback(Path(self.path).unlink, missing_ok=True)  # if its server never began
+            steps.callback(self._pool.close)
+            for server in self._servers:
+                steps.callback(server.shutdown, 0.0)
 
     def _check(self, key: bytes, token: str) -> str:
         return check_token(key, token, self._node, time.time())
 
     def _serve(self, link: Connection) -> None:
         for stream in link:
+            deadline = Deadline(ANSWER_TIME)
             with self._lock:
                 full = self._waiting >= MAX_WAITING
                 self._waiting += not full
             if full:
                 _log.warning("%d streams wait for their clients: another is refused", MAX_WAITING)
                 stream.reset()
+                continue
+            client = self._client(stream, deadline)
+            if client is None:
+                with self._lock:
+                    self._waiting -= 1
             else:
-                self._pool.submit(partial(self._answer, stream))
+                # One after another for each client, so that one that is slow holds one thread.
+                self._answers.submit(client, partial(self._answer, stream, client, deadline))
 
-    def _answer(self, stream: Stream) -> None:
+    def _client(self, stream: Stream, deadline: Deadline) -> Connection | None:
+        """Return the connection that is asked for; ``None`` if the answer is given already."""
         try:
-            stream.timeout = ANSWER_TIME
-            joined = self._joined(_receive(stream))
-            if isinstance(joined, Stream):
-                try:
-                    _send(stream, {"ok": True})
-                except BaseException:
-                    joined.reset()
-                    raise
-                stream.timeout = None
-                self._splicer.add(stream, joined)
-            else:
-                _send(stream, joined)
-                stream.close()
+            request = call_within(deadline, _receive, stream)
+            name, member = str(request.get("name")), str(request.get("member"))
+            ours = request.get("node") == self._node
+            for connection in self._members.find(name, member) if ours else ():
+                return connection
+            left = {"error": "not-connected", "text": "it has left"}
+            call_within(deadline, _send, stream, left)
+            stream.close()
         except (WsmuxError, OSError, ValueError) as error:
-            _log.info("a stream of another node was not joined: %s", error)
-            with suppress(WsmuxError, OSError):
-                stream.reset()
+            self._give_up(stream, error)
+        return None
+
+    def _answer(self, stream: Stream, client: Connection, deadline: Deadline) -> None:
+        try:
+            try:
+                joined = open_to(client, deadline)
+            except ClusterError as error:
+                kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"
+                call_within(deadline, _send, stream, {"error": kind, "text": str(error)[:1000]})
+                stream.close()
+                return
+            try:
+                call_within(deadline, _send, stream, {"ok": True})
+            except BaseException:
+                joined.reset()
+                raise
+            self._splicer.add(stream, joined)
+        except (WsmuxError, OSError) as error:
+            self._give_up(stream, error)
         finally:
             with self._lock:
                 self._waiting -= 1
 
-    def _joined(self, request: dict[str, Any]) -> Stream | dict[str, Any]:
-        """Return a stream to the client that is asked for, or the answer."""
-        name, member = str(request.get("name")), str(request.get("member"))
-        found = self._members.find(name, member) if request.get("node") == self._node else []
-        if not found:
-            return {"error": "not-connected", "text": "it has left"}
-        try:
-            return open_to(found[0], Deadline(ANSWER_TIME))
-        except ClusterError as error:
-            kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"
-            return {"error": kind, "text": str(error)[:1000]}
+    def _give_up(self, stream: Stream, error: Exception) -> None:
+        _log.info("a stream of another node was not joined: %s", error)
+        with suppress(WsmuxError, OSError):
+            stream.reset()
 
 
 class Links:
@@ -296,22 +311,16 @@ class Links:
             NotConnected: the client has left.
             Unreachable: the node or the client did not answer in time.
         """
-        with self._lock:
-            if self._closed:
-                raise Unreachable("this node has left the cluster")
-            link = self._links.setdefault(node.id, Link())
         what = f"node {node.id[:8]}, which has {presence.name!r},"
         try:
-            connection = link.connected(partial(self._dial, node), deadline)
+            connection = self._connected(node, deadline)
             stream = connection.open_stream(deadline.remaining())
-        except (WsmuxError, OSError) as error:
+        except (WsmuxError, OSError, ValueError) as error:  # the latter for an odd path or URL
             raise Unreachable(f"{what} cannot be reached: {error}") from error
         try:
             request = {"name": presence.name, "node": node.id, "member": presence.id}
-            stream.timeout = deadline.remaining()
-            _send(stream, request)
-            stream.timeout = deadline.remaining()
-            answer = _receive(stream)
+            call_within(deadline, _send, stream, request)
+            answer = call_within(deadline, _receive, stream)
         except (WsmuxError, OSError, ValueError) as error:
             stream.reset()
             raise Unreachable(f"{what} gave no answer: {error}") from error
@@ -319,11 +328,20 @@ class Links:
             stream.reset()
             raise
         if answer.get("ok") is True:
-            stream.timeout = connection.config.stream_timeout
             return stream
         stream.close()
         kind = NotConnected if answer.get("error") == "not-connected" else Unreachable
         raise kind(f"{presence.name!r} cannot be reached: {str(answer.get('text'))[:1000]}")
+
+    def _connected(self, node: Node, deadline: Deadline) -> Connection:
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise HandshakeError("this node has left the cluster")
+                link = self._links.setdefault(node.id, Link())
+            connection = link.connected(partial(self._dial, node), deadline)
+            if connection is not None:
+                return connection  # else it was forgotten between the two calls
 
     def _dial(self, node: Node, deadline: Deadline) -> Connection:
         if node.host == self._host:
@@ -351,10 +369,10 @@ class Links:
         )
 
     def drop_ended(self) -> None:
-        """Forget the links that have ended."""
+        """Forget the links that have no connection, as those to nodes that have died."""
         with self._lock:
             for node, link in list(self._links.items()):
-                if link.ended():
+                if link.end_unused():
                     del self._links[node]
 
     def close(self) -> None:
@@ -367,20 +385,32 @@ class Links:
 
 
 class Link:
-    """Hold the connection to one node, which is made when it is needed."""
+    """Hold the connection to one node, which is made when it is needed.
+
+    Of ``_over`` and ``_connection``, ``connected`` and ``close`` each set one before they read the
+    other, so a connection that is made meanwhile is closed by one of them.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition(threading.Lock())
         self._connection: Connection | None = None
         self._dialled = False
+        self._over = False
 
-    def connected(self, dial: Callable[[Deadline], Connection], deadline: Deadline) -> Connection:
-        """Return the connection, after making it, or after another thread has made it."""
+    def connected(
+        self, dial: Callable[[Deadline], Connection], deadline: Deadline
+    ) -> Connection | None:
+        """Return the connection, after making it, or after another thread has made it.
+
+        ``None`` says that the link was closed, or forgotten as unused.
+        """
         dials = False
         try:
             with self._changed:
                 while True:
                     connection = self._connection
+                    if self._over:
+                        return None
                     if connection is not None and not connection.closed:
                         return connection
                     if not self._dialled:
@@ -391,20 +421,29 @@ class Link:
                     remaining = deadline.remaining()
                     self._changed.wait(LOOK if remaining is None else min(LOOK, remaining))
             made = self._connection = dial(deadline)
-            return made
+            return None if self._over else made
         finally:
             if dials:
                 self._dialled = False  # before any call, around which a signal may be handled
+                if self._over:
+                    self.close()
                 with self._changed:
                     self._changed.notify_all()
 
-    def ended(self) -> bool:
-        connection = self._connection
-        return connection is not None and connection.closed
+    def end_unused(self) -> bool:
+        """End the link if it has no connection, and none is being made; return whether it had."""
+        with self._changed:
+            if self._connection is None or self._connection.closed:
+                self._over = not self._dialled
+            return self._over
 
     def close(self) -> None:
+        """End the connection, also one that is just being made."""
+        self._over = True
         if self._connection is not None:
             self._connection.close(0.0)
+        with self._changed:
+            self._changed.notify_all()
 
 
 def _send(stream: Stream, fields: dict[str, Any]) -> None:
@@ -421,10 +460,7 @@ def _receive(stream: Stream) -> dict[str, Any]:
     (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
     if size > MAX_MESSAGE:
         raise ValueError(f"a message of {size} bytes came, {MAX_MESSAGE} at most were expected")
-    fields = json.loads(_exactly(stream, size))
-    if not isinstance(fields, dict) or fields.get("v") != VERSION:
-        raise ValueError(f"a message of another version than {VERSION} came: update both nodes")
-    return fields
+    return parse_fields(_exactly(stream, size), "a message of another node")
 
 
 def _exactly(stream: Stream, size: int) -> bytes:

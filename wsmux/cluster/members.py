@@ -53,9 +53,10 @@ class Members:
     def remove(self, presence: Presence) -> bool:
         """Remove a member; return whether it was there."""
         with self._lock:
-            of_name = self._held.get(presence.name, {})
-            if of_name.pop(presence.id, None) is None:
+            if not self._has_locked(presence):
                 return False
+            of_name = self._held[presence.name]
+            del of_name[presence.id]
             self._count -= 1
             if not of_name:
                 del self._held[presence.name]
@@ -63,7 +64,12 @@ class Members:
 
     def __contains__(self, presence: Presence) -> bool:
         with self._lock:
-            return presence.id in self._held.get(presence.name, {})
+            return self._has_locked(presence)
+
+    def _has_locked(self, presence: Presence) -> bool:
+        # Ids are counted in each process, so those of another one may be equal.
+        held = self._held.get(presence.name, {}).get(presence.id)
+        return held is not None and held.presence == presence
 
     def find(self, name: str, member: str | None = None) -> list[Connection]:
         """Return the open connections under a name, the last that has joined first."""

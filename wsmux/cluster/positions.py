@@ -138,23 +138,22 @@ class Follower:
             self.position = Position(first.epoch, number)
             return []
         found: list[TopicMessage | TopicGap] = []
+        at = self.position
         for position, data in batch.messages:
-            if position <= self.position:
+            if position <= at:
                 continue
-            self._move(position, found)
+            found += self._gap(at, position)
             found.append(TopicMessage(self._topic, position, data))
-            self.position = position
-        if not batch.messages and batch.last != self.position:
+            at = position
+        if not batch.messages and batch.last != at:
             # What was published meanwhile is dropped already, or another epoch has begun.
-            self._move(Position(batch.last.epoch, batch.last.number + 1), found)
-            self.position = batch.last
+            found += self._gap(at, Position(batch.last.epoch, batch.last.number + 1))
+            at = batch.last
+        self.position = at  # last: an interrupt before this loses nothing, as all is read again
         return found
 
-    def _move(self, to: Position, found: list[TopicMessage | TopicGap]) -> None:
-        """Add the gap before a message, if there is one."""
-        assert self.position is not None
-        known = self.position.epoch in (to.epoch, NOTHING.epoch)
-        count = to.number - self.position.number - 1 if known else None
-        if count == 0:
-            return
-        found.append(TopicGap(self._topic, str(self.position), str(to), count))
+    def _gap(self, at: Position, to: Position) -> list[TopicGap]:
+        """Return the gap before a message, if there is one."""
+        known = at.epoch in (to.epoch, NOTHING.epoch)
+        count = to.number - at.number - 1 if known else None
+        return [] if count == 0 else [TopicGap(self._topic, str(at), str(to), count)]

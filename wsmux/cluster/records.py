@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 __all__ = [
     "EVERY_NAME",
     "MAX_NAME",
+    "VERSION",
     "Node",
     "Presence",
     "check_key",
@@ -27,6 +28,7 @@ __all__ = [
     "check_token",
     "link_token",
     "name_prefix",
+    "parse_fields",
     "parse_node",
     "signed_node",
 ]
@@ -149,12 +151,7 @@ def parse_node(record: bytes, key: bytes | None) -> Node:
     """
     if len(record) > MAX_RECORD:
         raise ValueError(f"the record of a node has {len(record)} bytes, {MAX_RECORD} at most")
-    try:
-        fields = json.loads(record)
-    except ValueError as error:
-        raise ValueError(f"the record of a node is not JSON: {error}") from error
-    if not isinstance(fields, dict) or fields.get("v") != VERSION:
-        raise ValueError(f"the record of a node is not of version {VERSION}: {record[:80]!r}")
+    fields = parse_fields(record, "the record of a node")
     values = [fields.get(name) for name in Node._fields]
     if not all(isinstance(each, str) for each in values):
         raise ValueError(f"the record of a node lacks a text: {record[:80]!r}")
@@ -164,6 +161,23 @@ def parse_node(record: bytes, key: bytes | None) -> Node:
         if not isinstance(given, str) or not _same(given, _mac(key, "node", *node)):
             raise ValueError(f"the record of node {node.id[:8]} is not signed with this key")
     return node
+
+
+def parse_fields(text: bytes, what: str) -> dict[str, Any]:
+    """Return the fields of a record or message of this version.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:  # the latter if it is nested too deeply
+        raise ValueError(f"{what} is not JSON: {error}") from error
+    if not isinstance(fields, dict) or fields.get("v") != VERSION:
+        raise ValueError(
+            f"{what} is not of version {VERSION}, as after an update of some nodes: {text[:80]!r}"
+        )
+    return fields
 
 
 def link_token(key: bytes, source: str, target: str, now: float) -> str:

@@ -18,8 +18,8 @@ from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, start_thread
 from ..storage.redis_client import FAILURES, explain
-from .directory import run_script
 from .positions import NOTHING, Batch, Position, Retention
+from .redis_calls import RedisCalls, understood
 from .topics import READ_MESSAGES, READ_SIZE, Bell
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ local function renewed(stream, log)
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
   local epoch = redis.call('HGET', log, 'epoch')
   if epoch and redis.call('HGET', log, 'run') == run then return epoch end
+  -- Without its log, as after an eviction, nobody knows what the stream holds, nor whether its ids
+  -- are smaller than those to come.
+  if not epoch then redis.call('DEL', stream, log) end
   local t = redis.call('TIME')
   local new = math.max(t[1] * 1000 + math.floor(t[2] / 1000), tonumber(epoch or 0) + 1)
   epoch = string.format('%.0f', new)
@@ -107,12 +110,15 @@ class RedisTopics:
     """Keep topics in Redis, for all nodes of a namespace.
 
     Args:
-        client: of a Redis; it belongs to the caller.
+        client, calls: of a Redis, and to it; they belong to the caller.
         namespace, retention: those of the cluster.
     """
 
-    def __init__(self, client: redis.Redis, namespace: str, retention: Retention) -> None:
-        self._client = client
+    def __init__(
+        self, client: redis.Redis, calls: RedisCalls, namespace: str, retention: Retention
+    ) -> None:
+        self._client = client  # for the thread that waits for the bell
+        self._calls = calls
         self._retention = retention
         self._prefix = f"wsmux:cluster:{namespace}:topic:"
         self._rung = f"wsmux:cluster:{namespace}:bell"
@@ -120,20 +126,21 @@ class RedisTopics:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = OneShotEvent()
+        self.closed = False
 
+    @understood()
     def append(self, topic: str, data: bytes) -> Position:
         key, (messages, size, idle) = f"{self._prefix}{topic}", self._retention
         arguments = topic, data, messages, size, int(idle * 1000), RUNG
-        epoch, number = run_script(
-            self._client, _APPEND, (key, f"{key}:log", self._rung), arguments
-        )
+        epoch, number = self._calls.run(_APPEND, (key, f"{key}:log", self._rung), arguments)
         return Position(int(epoch), int(number))
 
+    @understood()
     def read(self, topic: str, after: Position | None) -> Batch:
         key = f"{self._prefix}{topic}"
         behind = "" if after is None else str(after)
         arguments = behind, READ_MESSAGES, READ_SIZE
-        told = run_script(self._client, _READ, (key, f"{key}:log"), arguments)
+        told = self._calls.run(_READ, (key, f"{key}:log"), arguments)
         if not told:
             return Batch(NOTHING, (), NOTHING)
         epoch, number, oldest, found = told
@@ -151,6 +158,8 @@ class RedisTopics:
         self._bell.wait(topic, changes, look)
 
     def close(self) -> None:
+        with self._lock:  # no thread is started from now on
+            self.closed = True
         self._closed.set()
         self._bell.ring(None)
         if self._thread is not None:
@@ -163,9 +172,13 @@ class RedisTopics:
 
     def _listen(self) -> None:
         with self._lock:
-            if self._thread is None and not self._closed.is_set():
+            if self._thread is None and not self.closed:
                 self._thread = daemon_thread(target=self._hear, name="wsmux-cluster-topics")
-                start_thread(self._thread)
+                try:
+                    start_thread(self._thread)
+                except BaseException:
+                    self._thread = None
+                    raise
 
     def _hear(self) -> None:
         pause = Backoff(0.1, LONGEST_PAUSE)

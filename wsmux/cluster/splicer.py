@@ -22,6 +22,7 @@ class Splicer:
         self._lock = threading.Lock()
         self._relay: StreamRelay | None = None
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def add(self, one: Stream, other: Stream) -> None:
         """Relay everything between two streams, which nothing else may use from now on.
@@ -30,16 +31,29 @@ class Splicer:
             NoThreadError: the thread could not be started.
         """
         with self._lock:
-            if self._relay is None:
-                relay = StreamRelay()
+            closed = self._closed
+            if self._relay is None and not closed:
+                relay = self._relay = StreamRelay()
                 self._thread = daemon_thread(target=relay.serve, name="wsmux-cluster-streams")
-                start_thread(self._thread)
-                self._relay = relay
-        self._relay.add(one, other)
+                try:
+                    start_thread(self._thread)
+                except BaseException:
+                    self._relay = None
+                    relay.stop()  # it may have been started all the same
+                    raise
+            if self._relay is not None:
+                self._relay.add(one, other)  # under the lock, so ``close`` finds it
+        if closed:
+            one.reset()
+            other.reset()
 
     def close(self) -> None:
-        """Stop relaying; the connections are ended by others."""
-        if self._relay is not None and self._thread is not None:
-            self._relay.stop()
-            self._thread.join()
-            self._relay.close()
+        """Stop relaying, and reset the streams that are left; the connections stay open."""
+        with self._lock:
+            self._closed = True
+        relay, thread = self._relay, self._thread
+        if relay is not None and thread is not None:
+            relay.stop()
+            thread.join()
+            self._relay = None  # behind what may be interrupted and repeated
+            relay.close()

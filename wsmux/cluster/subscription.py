@@ -6,7 +6,8 @@ import threading
 from collections import deque
 from typing import Self
 
-from ..exceptions import ConcurrencyError
+from ..exceptions import ConcurrencyError, ForkedError
+from ..runtime import fork
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
@@ -23,7 +24,8 @@ class Subscription(Closing):
     """Yield the messages of a topic, in order; made by ``Cluster.subscribe``.
 
     Messages that were dropped before they were read raise ``TopicGap``; reading goes on behind
-    them. One thread reads at a time; ``close`` may be called from any thread, and ends its wait.
+    them. One thread reads at a time; ``close`` may be called from any thread, and ends its wait, as
+    the ``close`` of the cluster does.
 
     Attributes:
         topic: the topic.
@@ -35,7 +37,8 @@ class Subscription(Closing):
         self._follower = Follower(topic, start)
         self._left: deque[TopicMessage | TopicGap] = deque()
         self._lock = threading.Lock()
-        self._reading = self._closed = False
+        self._reading = self._closed = self._forked = False
+        fork.register(self)
         if start == NEW:
             self._follower.got(store.read(topic, None))
         self._at = self._follower.position
@@ -56,8 +59,14 @@ class Subscription(Closing):
             TimeoutError: none came within ``timeout`` seconds.
             TopicGap: messages were dropped before they were read.
             ConcurrencyError: another thread is reading.
-            ValueError: it was closed.
+            ValueError: it was closed, or its cluster was.
+            ForkedError: it was begun before a fork, and this is the child.
         """
+        if self._forked:
+            raise ForkedError(
+                f"this subscription of {self.topic!r} is of the parent process: subscribe again, "
+                "since= its position"
+            )
         deadline = Deadline(timeout)
         reads = False
         try:
@@ -80,6 +89,8 @@ class Subscription(Closing):
         """Get what the store has, or wait for it."""
         if self._closed:
             raise ValueError("this subscription is closed")
+        if self._store.closed:
+            raise ValueError("the cluster of this subscription was left: close() has been called")
         changes = self._store.changes(self.topic)
         try:
             if self._follower.position is None:
@@ -96,7 +107,12 @@ class Subscription(Closing):
     def close(self) -> None:
         """End reading; a thread that waits gets ``ValueError``."""
         self._closed = True
-        self._store.wake(self.topic)
+        if not self._forked:
+            self._store.wake(self.topic)
+
+    def forked(self) -> None:
+        """Refuse to read in a forked child, where nobody hears the bell, and locks may be held."""
+        self._forked = True
 
     def __iter__(self) -> Self:
         return self
@@ -105,6 +121,6 @@ class Subscription(Closing):
         try:
             return self.read()
         except ValueError:
-            if self._closed:
+            if self._closed or self._store.closed:
                 raise StopIteration from None
             raise

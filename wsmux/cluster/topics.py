@@ -22,7 +22,13 @@ MAX_TOPICS = 10_000
 
 
 class TopicStore(Protocol):
-    """Describe where topics are kept. Any thread may use it."""
+    """Describe where topics are kept. Any thread may use it.
+
+    Attributes:
+        closed: whether ``close`` was called.
+    """
+
+    closed: bool
 
     def append(self, topic: str, data: bytes) -> Position:
         """Keep a message, and return its position.
@@ -97,6 +103,7 @@ class MemoryTopics:
         self._lock = threading.Lock()
         self._logs: dict[str, _MemoryLog] = {}
         self._bell = Bell()
+        self.closed = False
 
     def append(self, topic: str, data: bytes) -> Position:
         messages, size, _ = self._retention
@@ -144,4 +151,5 @@ class MemoryTopics:
         self._bell.ring(topic)
 
     def close(self) -> None:
+        self.closed = True
         self._bell.ring(None)

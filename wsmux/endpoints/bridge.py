@@ -150,8 +150,14 @@ class StreamRelay:
         self._moved = False
 
     def close(self) -> None:
-        """Release everything, after the last run; the connections have ended."""
+        """Release everything, after the last run.
+
+        Streams of connections that outlive this are reset, as nobody relays them any more.
+        """
         for half in {*self._halves, *self._ready, *self._lost}:
+            if self._outlive and half.back is not None:
+                half.source.stream.reset()
+                half.target.stream.reset()
             half.part()
         self._halves.clear()
         self._ready.clear()

@@ -60,9 +60,14 @@ def start_thread(thread: threading.Thread) -> None:
     Raises:
         NoThreadError: the system has none left, or the interpreter is exiting.
     """
+    handled = sys.exc_info()[1]
     try:
         thread.start()
     except RuntimeError as error:
+        if error.__context__ not in (None, handled):
+            # A signal handler raised while this waited until the thread runs: the event of the
+            # standard library then raises an error of its own, that a lock is not held.
+            raise error.__context__ from None
         raise NoThreadError(f"{thread.name} cannot be started: {error}") from error
 
 
