@@ -197,8 +197,11 @@ def test_a_round_that_was_broken_off_ends_the_connection(
     class Injected(BaseException):
         pass
 
+    armed = threading.Event()
+
     def raises() -> None:
-        raise Injected
+        if armed.is_set():
+            raise Injected
 
     on_led_round(monkeypatch, raises)
     near, far = open_pair(*ends)
@@ -207,6 +210,7 @@ def test_a_round_that_was_broken_off_ends_the_connection(
     leads(ends.client)
     waiting = spawn(other.read, 1)
     wait_for_reader(ends.client, 2)
+    armed.set()
     far.write(b"x")
     with pytest.raises(Injected):
         reading.result(WAIT)
