@@ -13,9 +13,11 @@ import pytest
 
 import wsmux
 from wsmux.protocols.resumption import Hello, Welcome, parse_answer
+from wsmux.runtime import clock
+from wsmux.transport.message_transport import MessageTransport
 from wsmux.transport.resumable_transport import Carrier, ResumableTransport
 
-from ..helpers.inside import multiplexer_of
+from ..helpers.inside import multiplexer_of, on_end
 from ..helpers.raw_peer import BINARY, CLOSE_FRAME, RawPeer, close_payload, in_thread, raw_client
 from ..helpers.resumed import MIB, Pair, check_bulk_over_cuts, joined, pair, read_all
 from ..helpers.timeouts import WAIT
@@ -217,6 +219,23 @@ def test_a_close_is_told_after_it(closer: str) -> None:
         closing.result(WAIT)
         assert other.wait_closed(WAIT)
         assert (other.close_code, other.close_reason) == (1000, "enough")
+
+
+def test_a_close_in_it_is_not_over_before_it_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The I/O thread may look between the two, and must not leave without a word."""
+    left: list[float] = []
+
+    def look(transport: MessageTransport) -> None:
+        outage = transport.outage_locked(clock.monotonic())
+        if outage is not None:
+            left.append(outage.grace_left)
+
+    with pair() as ends:
+        ends.outage()
+        on_end(monkeypatch, look)
+        ends.client.begin_close()
+    assert left
+    assert min(left) > 0
 
 
 def test_a_close_in_it_takes_no_longer_than_told() -> None:

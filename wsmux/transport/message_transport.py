@@ -525,8 +525,8 @@ class MessageTransport:
                 ticket = self.queue.add_data_locked(messages, Opcode.CLOSE)
             else:
                 self.queue.add_control_locked(messages, Opcode.CLOSE)
-            self.queue.closed = True
             self._give_up = clock.monotonic() + self.config.close_timeout
+            self.queue.closed = True
         return ticket
 
     # The I/O thread

@@ -158,7 +158,7 @@ class ResumableTransport(MessageTransport):
         since, now = self.detached, clock.monotonic()
         if since is None or not self._is_wanted():
             return 0.0
-        over = since + self.session.grace if self.error is None else (self._give_up or now)
+        over = since + self.session.grace if self._give_up is None else self._give_up
         return max(0.0, over - now)
 
     def outage_locked(self, now: float) -> Outage | None:
@@ -181,7 +181,9 @@ class ResumableTransport(MessageTransport):
         """Return whether there is something to send or to receive over another carrier."""
         if self.cut or self.session.peer_end is not None:
             return False
-        if self.error is None:
+        # The end is noted first, by a thread that then queues it for the peer; the I/O thread looks
+        # without the mutex.
+        if self.error is None or not self.queue.closed:
             return True
         # Closing: the peer must still get what was written before.
         due = self.session.unacknowledged() or self.queue.has_output()
