@@ -24,8 +24,8 @@ import wsmux
 from wsmux.cluster import Cluster, Position, Presence, TopicGap, Unreachable
 from wsmux.runtime.clock import monotonic
 
-from ..helpers.redis_server import RedisServer
 from ..helpers.fixtures import Tell
+from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_value
 

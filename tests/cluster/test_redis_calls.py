@@ -16,8 +16,8 @@ from wsmux.cluster import redis_calls as redis_calls_module
 from wsmux.cluster.redis_calls import RedisCalls
 from wsmux.storage.redis_client import redis_client
 
-from ..helpers.redis_server import RedisServer
 from ..helpers.interrupts import interrupted_at
+from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
