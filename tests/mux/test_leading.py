@@ -6,11 +6,13 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import wsmux
-from wsmux.runtime.parking import EventParker
+from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.parking import EventParker, Waiter
 from wsmux.transport.socket_poller import SocketPoller
 
 from ..helpers.carriers import ON_SOME, Carrier, Ends
@@ -265,3 +267,99 @@ def test_one_that_leads_waits_through_an_outage(protocol: str, spawn: Spawn) -> 
             far.write(b"kept")
             ends.over()
             assert reading.result(WAIT) == b"kept"
+
+
+def test_a_read_that_begins_in_an_outage_waits_without_looking_again_and_again(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind one that led, and whose own round ended its wait."""
+    waits: list[int] = []
+    wait = Waiter.wait
+
+    def counts(waiter: Waiter, *arguments: Any) -> None:
+        waits.append(threading.get_ident())
+        wait(waiter, *arguments)
+
+    monkeypatch.setattr(Waiter, "wait", counts)
+    with pair() as ends:
+        near, far = joined(ends)
+        begun = threading.Event()
+        cut = threading.Event()
+
+        def read() -> int:
+            assert read_exactly(near, 1) == b"1"
+            begun.set()
+            assert cut.wait(WAIT)
+            assert read_exactly(near, 1) == b"2"
+            return threading.get_ident()
+
+        reading = spawn(read)
+        leads(ends.client)
+        far.write(b"1")
+        assert begun.wait(WAIT)
+        ends.outage()
+        cut.set()
+        wait_for_reader(ends.client)
+        far.write(b"2")
+        ends.over()
+        assert waits.count(reading.result(WAIT)) < 20
+
+
+def test_no_peer_is_called_silent_whose_bytes_were_not_looked_for(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that has borrowed the socket may stand still, as in a call of C."""
+    ours, theirs = socket.socketpair()
+    config = wsmux.Config(ping_interval=0.05, ping_timeout=1.0)
+    near = wsmux.from_socket(ours, role="client", protocol="wsmux", config=config)
+    far = wsmux.from_socket(theirs, role="server", protocol="wsmux")
+    free = threading.Event()
+    park = EventParker.park_beside
+
+    def stands(parker: EventParker, deadline: Deadline) -> bool:
+        assert free.wait(WAIT)
+        return park(parker, deadline)
+
+    with near, far:
+        stream = near.open_stream(WAIT)
+        with monkeypatch.context() as patch:
+            patch.setattr(EventParker, "park_beside", stands)
+            reading = spawn(stream.read, 1)
+            leads(near)
+            pings = near.stats().bytes_received
+            wait_for(lambda: near.closed or near.stats().bytes_received > pings + 8)
+            free.set()
+        assert not near.closed
+        far.accept_stream(WAIT).write(b"x")
+        assert reading.result(WAIT) == b"x"
+
+
+@OVER_SOCKETS
+@pytest.mark.parametrize("name", ["begin_beside", "end_beside"])
+def test_an_injected_exception_leaves_the_socket_to_the_io_thread(
+    ends: Ends, spawn: Spawn, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """And the parker as it was."""
+
+    class Injected(BaseException):
+        pass
+
+    original = getattr(EventParker, name)
+    calls: list[str] = []
+
+    def raises(parker: EventParker, *arguments: Any) -> Any:
+        calls.append(name)
+        if len(calls) == 1:
+            raise Injected
+        return original(parker, *arguments)
+
+    near, far = open_pair(*ends)
+    near.timeout = 0.01 if name == "end_beside" else WAIT
+    with monkeypatch.context() as patch:
+        patch.setattr(EventParker, name, raises)
+        with pytest.raises(Injected):
+            spawn(near.read, 1).result(WAIT)
+    assert not is_led(ends.client)
+    near.timeout = WAIT
+    far.write(b"x")
+    assert near.read(1) == b"x"

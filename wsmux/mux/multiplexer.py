@@ -392,6 +392,14 @@ class Multiplexer:
 
     def _handle(self, messages: list[Received]) -> None:
         wakes: list[Parker] = []
+        try:
+            self._handle_and_note(messages, wakes)
+        finally:
+            # Whatever was raised: a stream that has ended is known to nobody else any more.
+            wake(wakes)
+
+    def _handle_and_note(self, messages: list[Received], wakes: list[Parker]) -> None:
+        """Handle messages; leave in ``wakes`` whoever has not been woken."""
         transport, table = self.transport, self.table
         for start in range(0, len(messages), SLICE):
             part = messages[start : start + SLICE] if len(messages) > SLICE else messages

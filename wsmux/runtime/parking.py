@@ -30,6 +30,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from select import POLLIN, poll
 from typing import Any
 
@@ -153,8 +154,8 @@ class EventParker(Parker):
         """Let the calling thread wait for a descriptor, too, until ``end_beside``."""
         self.unparked_itself = False
         self._reader = threading.get_ident()
+        self._beside = fd  # first: whatever is raised, ``end_beside`` finds it
         self._poller().register(fd, POLLIN)
-        self._beside = fd
 
     def park_beside(self, deadline: Deadline) -> bool:
         """Park as ``park`` does, or until the descriptor is readable; return whether it is that."""
@@ -168,11 +169,13 @@ class EventParker(Parker):
 
     def end_beside(self) -> bool:
         """Wait for the descriptor no more; return whether the thread has unparked itself."""
+        if self._beside >= 0:
+            with suppress(KeyError):  # interrupted before it was registered, or after this
+                self._poller().unregister(self._beside)
+            self._beside = -1
         self._reader = 0
-        fd, self._beside = self._beside, -1
-        if fd >= 0:
-            self._poller().unregister(fd)
-        return self.unparked_itself
+        itself, self.unparked_itself = self.unparked_itself, False
+        return itself
 
     def unparked_already(self) -> bool:
         return bool(self._polled(0))

@@ -313,10 +313,14 @@ class MessageTransport:
         self._socket: Socket = take_over(sock, config.tcp_user_timeout)
         self.frame_reader = FrameReader(self._socket, framing)
         self._wakeup = Wakeup()
+        try:
+            self._poller = SocketPoller(self._wakeup)
+        except OSError:  # no descriptor is left
+            self._wakeup.close()
+            raise
         self.queue = SendQueue(self._socket, framing, config, self.mutex, self._wakeup)
         self._limits = PeerLimits(config, framing, self.frame_reader, self.queue)
         self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, clock.monotonic())
-        self._poller = SocketPoller(self._wakeup)
         # Held during each round of receiving, by the I/O thread or by the one that reads for it.
         self._round = threading.Lock()
         self._waiting = 0
@@ -555,7 +559,7 @@ class MessageTransport:
         while goes_on:
             readable = self._poll(poller)
             with self._round:
-                yield from self._receive(readable or poller.lent is None)
+                yield from self._receive(readable or self._must_read())
                 self.queue.flush(0, None, None)  # the rest is polled for
                 self._asleep_until = self.next_timer
                 goes_on = self._goes_on()
@@ -572,7 +576,7 @@ class MessageTransport:
             messages = frame_reader.read() if reads and not self._paused else None
         except OSError as error:
             if not self._outlives(error.strerror or str(error)):
-                raise
+                self._read_failed(error)
             return
         if frame_reader.ended:
             yield []  # the owner may know whether this end is clean
@@ -602,6 +606,19 @@ class MessageTransport:
         blocked = queue.blocked and not limits.sending
         if blocked or self.now >= self.next_timer or queue.has_waiting_writers():
             self._keep_time()
+
+    def _must_read(self) -> bool:
+        """Return whether the I/O thread reads though no poll has told it to.
+
+        That is, unless another thread does. But no peer is called silent before its bytes were
+        looked for, and some of what TLS waits for no other thread sees.
+        """
+        return (
+            self._poller.lent is None
+            or self.now >= self.next_timer
+            or self._socket.read_wants_write
+            or self._socket.pending()
+        )
 
     def _goes_on(self) -> bool:
         """Return whether the I/O thread still has to serve this socket."""
@@ -648,8 +665,7 @@ class MessageTransport:
         left = self._asleep_until - self.now
         if self.error is not None:
             left = min((self._give_up or NEVER) - self.now, LONGEST_WAIT)
-        hidden = sock.hides_bytes and poller.lent is None and not self._paused
-        if left < 0 or (hidden and sock.pending()):
+        if left < 0 or (sock.hides_bytes and not self._paused and sock.pending()):
             left = 0
         fake = clock.replaced  # read once: a test may put the real one back meanwhile
         if fake is None:
@@ -737,6 +753,9 @@ class MessageTransport:
         timers = (self.keep_alive.next_timer(), self.owner_timer, self._limits.next_look())
         dues = [due for due in timers if due is not None]
         self.next_timer = min([*dues, self.now + LONGEST_WAIT])
+
+    def _read_failed(self, error: OSError) -> None:
+        self._lost(error)
 
     def _end_of_file(self) -> None:
         if self._outlives("the peer ended the TCP connection"):
@@ -835,6 +854,7 @@ class MessageTransport:
             and not self._waiting
             and self.handle is not None
             and self._poller.lends
+            and self._poller.fd >= 0
             and not self._framing.filled
             and not self._paused
             and threading.get_ident() != threading.main_thread().ident
@@ -854,13 +874,16 @@ class MessageTransport:
                 if fd >= 0:
                     parker.begin_beside(fd)
                     over = self._lead_rounds(parker, deadline)
-            finally:
-                try:
                     over = parker.end_beside() or over
-                finally:
                     self._poller.take_back(parker)
                     if self._socket.hides_bytes and self._socket.pending():
                         self._wakeup.set()
+            except BaseException:
+                # Another thread may inject an exception at any step, so all of it is done again.
+                parker.end_beside()
+                self._poller.take_back(parker)
+                self._wakeup.set()
+                raise
         if not over:
             parker.park(deadline)
 
@@ -883,13 +906,10 @@ class MessageTransport:
                 if not self._may_lead(parker):
                     whole = True
                     return False
-                self.now = clock.monotonic()
-                assert self.handle is not None
-                try:
-                    for messages in self._receive(True):
-                        self.handle(messages)
-                except OSError as error:
-                    self._lost(error)
+                self.now, handle = clock.monotonic(), self.handle
+                assert handle is not None
+                for messages in self._receive(True):
+                    handle(messages)
                 whole = True
                 goes_on = self._may_lead(parker)
                 late = self.next_timer < self._asleep_until

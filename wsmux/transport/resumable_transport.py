@@ -209,6 +209,10 @@ class ResumableTransport(MessageTransport):
         self.queue.suspended = True
         return True
 
+    def _read_failed(self, error: OSError) -> None:
+        self._note_peer_end()
+        super()._read_failed(error)
+
     def _end_of_file(self) -> None:
         self._note_peer_end()
         super()._end_of_file()

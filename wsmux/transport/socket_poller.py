@@ -87,13 +87,15 @@ class SocketPoller:
             return self.fd
 
     def take_back(self, parker: Parker) -> None:
-        """Watch for received bytes again, if the thread of the parker has borrowed the socket."""
-        if self.lent is parker:
-            with self._lock:
-                if self.lent is parker:
-                    # In this order: interrupted in between, the I/O thread reads, and nobody else.
-                    self.poller.modify(self.fd, self._wanted)
-                    self.lent = None
+        """Watch for received bytes again, unless another thread has borrowed the socket.
+
+        Idempotent: a call that was interrupted at any step is made good by another one.
+        """
+        with self._lock:
+            if self.lent is None or self.lent is parker:
+                self.lent = None
+                if self.fd >= 0:
+                    self._change()
 
     def _change(self) -> None:
         self.poller.modify(self.fd, self._wanted if self.lent is None else self._wanted & ~READABLE)

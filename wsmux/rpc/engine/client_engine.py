@@ -197,12 +197,20 @@ class ClientLoop:
 
         def handle(messages: list[Received]) -> None:
             wakes: list[Parker] = []
-            with engine.mutex:
-                channel.set_owner_timer(self._feed_locked(attempt, messages, channel.now, wakes))
-            wake(wakes)
+            try:
+                with engine.mutex:
+                    due = self._feed_locked(attempt, messages, channel.now, wakes)
+                    channel.set_owner_timer(due)
+            finally:
+                wake(wakes)
 
         def lead(messages: list[Received]) -> None:
-            handle(messages)
+            try:
+                handle(messages)
+            except BaseException:
+                # What was counted as received may not have been delivered, and is not sent again.
+                engine.end_session("a read was interrupted in the middle of receiving")
+                raise
             if engine.orders:
                 channel.wake()
 
@@ -212,6 +220,9 @@ class ClientLoop:
                 handle(messages)
                 if channel.error is not None or (engine.orders and self._leaves(attempt)):
                     return
+        except BaseException:
+            batches.close()  # or a thread that leads would wait for the round that failed
+            raise
         finally:
             channel.handle = None
 
