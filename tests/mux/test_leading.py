@@ -330,7 +330,8 @@ def test_no_peer_is_called_silent_whose_bytes_were_not_looked_for(
             wait_for(lambda: near.closed or near.stats().bytes_received > pings + 8)
             free.set()
         assert not near.closed
-        far.accept_stream(WAIT).write(b"x")
+        other = far.accept_stream(WAIT)
+        other.write(b"x")
         assert reading.result(WAIT) == b"x"
 
 
