@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 
@@ -15,7 +13,6 @@ from wsmux.runtime.deadline import (
     call_within,
     deadline,
     deadline_in,
-    within,
 )
 
 from ..helpers.interrupts import interrupted_at
@@ -180,43 +177,3 @@ def test_a_call_interrupted_at_any_step_bounds_nothing_any_more() -> None:
         interrupted = interrupted_at(number, lambda: call_within(ends, len, "call"))
         assert block_end() is None
     assert number > 3
-
-
-@pytest.mark.parametrize("block", [lambda: deadline(5.0), lambda: within(Deadline(5.0))])
-def test_a_block_interrupted_at_any_step_bounds_nothing_any_more(
-    block: Callable[[], AbstractContextManager[Deadline]],
-) -> None:
-    def use() -> None:
-        with block():
-            len("call")
-
-    with deadline(60.0) as outer:
-        number, interrupted = 0, True
-        while interrupted:
-            number += 1
-            interrupted = interrupted_at(number, use)
-            assert block_end() == outer.at, f"interrupted at step {number}"
-    assert number > 6
-    assert block_end() is None
-
-
-def test_a_block_that_has_ended_costs_later_calls_nothing(clock: Clock) -> None:
-    with deadline(9.0), deadline(5.0):
-        assert deadline_in(None).at == 105.0
-    assert block_end() is None
-    assert deadline_in(None) is deadline_in(None)
-
-
-def test_a_block_that_outlives_hides_the_one_around_it(clock: Clock) -> None:
-    with deadline(9.0):
-        with within(Deadline(None, outlives=True)):
-            assert block_end() is None
-        assert block_end() == 109.0
-
-
-def test_a_function_can_be_a_block_each_time_it_is_called(clock: Clock) -> None:
-    call = deadline(5.0)(block_end)
-    assert call() == 105.0
-    clock.now += 100.0
-    assert call() == 205.0
-    assert block_end() is None

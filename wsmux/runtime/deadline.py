@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock
-from collections.abc import Callable
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from . import clock
@@ -31,9 +29,8 @@ Result = TypeVar("Result")
 LONGEST_WAIT = 86_400.0
 
 
-# When the calls of this thread must end, by the monotonic clock, or the block that says so; that
-# may have ended.
-_block_ends: ContextVar[float | Block | None] = ContextVar("wsmux_block_ends", default=None)
+# When the enclosing ``deadline`` block of this thread must end, by the monotonic clock.
+_block_ends: ContextVar[float | None] = ContextVar("wsmux_block_ends", default=None)
 
 
 class Deadline:
@@ -50,7 +47,7 @@ class Deadline:
 
     def __init__(self, timeout: float | None, *, outlives: bool = False) -> None:
         self.at = None if timeout is None else clock.monotonic() + timeout
-        ends = None if outlives else block_end()
+        ends = None if outlives else _block_ends.get()
         if ends is not None and (self.at is None or ends < self.at):
             self.at = ends
 
@@ -87,54 +84,7 @@ class RealDeadline(Deadline):
 
 def block_end() -> float | None:
     """Return when the enclosing ``deadline`` block must end, by the monotonic clock."""
-    ends = _block_ends.get()
-    return ends.until() if isinstance(ends, Block) else ends
-
-
-class Block(ContextDecorator):
-    """Limit the calls made within a block.
-
-    An interrupt may come at any step, and leaves no limit behind. It could come at the first step
-    of an ``__exit__`` in Python, before that has done anything. So a lock is held while the block
-    runs, and its own ``__exit__``, which is not in Python, ends it; later calls find that it has.
-
-    Args:
-        begin: returns what limits it, once it begins.
-    """
-
-    def __init__(self, begin: Callable[[], Deadline]) -> None:
-        self._begin = begin
-        self._runs = allocate_lock()
-        self._at: float | None = None
-        self._outer: float | Block | None = None
-
-    def _recreate_cm(self) -> Block:
-        return Block(self._begin)  # for each call of a function that is decorated with it
-
-    def __enter__(self) -> Deadline:
-        ends = self._begin()
-        self._at, self._outer = ends.at, _block_ends.get()
-        _block_ends.set(self)
-        try:
-            self._runs.acquire()
-        except BaseException:
-            if self._runs.locked():
-                self._runs.release()
-            raise
-        return ends
-
-    @property
-    def __exit__(
-        self,
-    ) -> Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]:
-        return self._runs.__exit__
-
-    def until(self) -> float | None:
-        """Return when the calls of this thread must end, and forget the block if it has ended."""
-        if self._runs.locked():
-            return self._at
-        _block_ends.set(self._outer)
-        return block_end()
+    return _block_ends.get()
 
 
 _NEVER = Deadline(None, outlives=True)
@@ -147,7 +97,8 @@ def deadline_in(timeout: float | None, *, outlives: bool = False) -> Deadline:
     return Deadline(timeout, outlives=outlives)
 
 
-def deadline(timeout: float | None) -> Block:
+@contextmanager
+def deadline(timeout: float | None) -> Iterator[Deadline]:
     """Limit the total time of all blocking calls that this thread makes within the block.
 
     Each call raises the ``TimeoutError`` of its own ``timeout``, at whichever comes first. This
@@ -165,29 +116,36 @@ def deadline(timeout: float | None) -> Block:
     Args:
         timeout: seconds, by the monotonic clock; ``None`` changes nothing.
 
-    Returns:
-        A context manager, whose value is the ``Deadline``: its ``remaining()`` and ``expired()``
-        tell the time left.
+    Yields:
+        The ``Deadline``, whose ``remaining()`` and ``expired()`` tell the time left.
 
     Raises:
         ValueError: the timeout is negative or not a number.
     """
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"a timeout must be at least 0 seconds, not {timeout!r}")
-    return Block(lambda: Deadline(timeout))
+    block = Deadline(timeout)
+    with within(block):
+        yield block
 
 
-def within(ends: Deadline) -> Block:
+@contextmanager
+def within(ends: Deadline) -> Iterator[None]:
     """Limit the calls made within the block by a deadline that already runs."""
-    return Block(lambda: ends)
+    token = _block_ends.set(ends.at)
+    try:
+        yield
+    finally:
+        _block_ends.reset(token)
 
 
 def call_within(
     ends: Deadline, call: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
 ) -> Result:
-    """Limit one call by a deadline that already runs, at less cost than ``within``.
+    """Limit one call by a deadline that already runs.
 
-    An interrupt may come at any step, and leaves no limit behind.
+    An interrupt may come at any step, and leaves no limit behind, as it may of ``within``: that
+    would hold for all later calls of the thread.
     """
     before = _block_ends.get()
     try:
