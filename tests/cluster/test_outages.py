@@ -217,8 +217,8 @@ def test_a_lease_is_renewed_while_many_names_end(
         for number in range(6):
             cluster.join(connection, f"user:{number}")
         client.close()
-        wait_for_value(lambda: done.count("leave"), 3)
-        assert count(cluster) == 0
+        wait_for_value(lambda: count(cluster), 0)
+        assert done.count("leave") >= 3  # more if they were not all noticed together
         for at, name in enumerate(done):
             assert name == "announce" or done[at - 1] == "announce"
 
