@@ -48,6 +48,7 @@ __all__ = [
     "borrow",
     "drop_idle",
     "give_back",
+    "real_threads",
     "wake",
 ]
 
@@ -219,9 +220,16 @@ give_back = _idle.append
 drop_idle = _idle.clear
 
 
+def real_threads() -> bool:
+    """Return whether a thread is one of the system's.
+
+    Under gevent it is a greenlet, and sleeping in the kernel would stop all of them.
+    """
+    return type(_thread.allocate_lock()).__module__ == "_thread"
+
+
 def _new_parker() -> Parker:
-    # Under gevent a thread is a greenlet, and sleeping in the kernel would stop all of them.
-    if hasattr(os, "eventfd") and type(_thread.allocate_lock()).__module__ == "_thread":
+    if hasattr(os, "eventfd") and real_threads():
         try:
             parker = EventParker()
         except OSError:  # out of descriptors

@@ -8,13 +8,12 @@ wakes the I/O thread as ever, since the epoll reports a level.
 
 from __future__ import annotations
 
-import _thread
 import select
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..runtime.parking import Parker
+from ..runtime.parking import Parker, real_threads
 from .socket_io import Wakeup
 
 __all__ = ["SocketPoller"]
@@ -38,9 +37,7 @@ class SocketPoller:
         self.lent: Parker | None = None
         self._lock = threading.Lock()
         self._wanted = 0
-        # Under gevent a thread is a greenlet, and there is no epoll.
-        real = type(_thread.allocate_lock()).__module__ == "_thread"
-        self.lends = real and hasattr(select, "epoll")
+        self.lends = real_threads() and hasattr(select, "epoll")
         self.poller: Any
         self.wait: Callable[[float], list[tuple[int, int]]]
         if self.lends:
