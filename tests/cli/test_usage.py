@@ -175,13 +175,18 @@ def test_help_names_every_subcommand(name: str) -> None:
     assert f"usage: wsmux {name}" in done.stdout.decode()
 
 
+def last_line_of(program: str) -> str:
+    """Run a program in a Python of its own; return the last line that it prints."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    return done.stdout.decode().splitlines()[-1]
+
+
 def test_the_command_line_imports_no_optional_package() -> None:
     program = (
         "import sys; from wsmux.cli.main import main; main(['--version']); "
         "print(sorted({'flask', 'gunicorn', 'msgpack', 'rich', 'tqdm'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout.decode().splitlines()[-1] == "[]"
+    assert last_line_of(program) == "[]"
 
 
 def test_a_subcommand_imports_no_other_one() -> None:
@@ -189,8 +194,7 @@ def test_a_subcommand_imports_no_other_one() -> None:
         "import sys; from wsmux.cli.main import COMMANDS, main; main(['serve', '--help']); "
         "print([name for name in COMMANDS if f'wsmux.cli.{name}' in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout.decode().splitlines()[-1] == "['serve']"
+    assert last_line_of(program) == "['serve']"
 
 
 def test_a_reader_of_stdout_that_goes_away_causes_no_traceback() -> None:

@@ -232,14 +232,20 @@ def test_two_sessions_of_one_table_have_other_keys() -> None:
     assert len(sessions) == 0
 
 
-def test_a_client_that_is_back_before_its_session_is_made_tries_again() -> None:
-    sessions = ResumableSessions(wsmux.Resume())
+def welcomed(sessions: ResumableSessions) -> Welcome:
+    """Begin a session, whose connection is not made; return what its client is told."""
     ours, theirs = socket.socketpair()
     with ours, RawPeer(theirs, masks=True) as peer:
         peer.send_frame(BINARY, Hello(ID).encode(None))
         assert isinstance(sessions.greet(ours, Deadline(WAIT)), Session)
         welcome = parse_answer(peer.recv_message())
     assert isinstance(welcome, Welcome)
+    return welcome
+
+
+def test_a_client_that_is_back_before_its_session_is_made_tries_again() -> None:
+    sessions = ResumableSessions(wsmux.Resume())
+    welcome = welcomed(sessions)
     ours, theirs = socket.socketpair()
     with RawPeer(theirs, masks=True) as peer:
         peer.send_frame(BINARY, back(welcome).encode(welcome.key))
@@ -252,12 +258,7 @@ def test_a_client_that_is_back_before_its_session_is_made_tries_again() -> None:
 def test_a_table_that_is_stopped_lets_nobody_in(resuming: bool) -> None:
     """So a client that resumes while its worker drains learns at once that nothing goes on."""
     sessions = ResumableSessions(wsmux.Resume())
-    ours, theirs = socket.socketpair()
-    with ours, RawPeer(theirs, masks=True) as peer:
-        peer.send_frame(BINARY, Hello(ID).encode(None))
-        assert isinstance(sessions.greet(ours, Deadline(WAIT)), Session)
-        welcome = parse_answer(peer.recv_message())
-    assert isinstance(welcome, Welcome)
+    welcome = welcomed(sessions)
     sessions.stop()
     ours, theirs = socket.socketpair()
     with RawPeer(theirs, masks=True) as peer:

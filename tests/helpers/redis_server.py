@@ -5,7 +5,6 @@ The fixture ``server`` is one for a module; whoever kills it makes a ``RedisServ
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from wsmux.storage.redis_client import FAILURES, redis_client
 
 from .ports import free_port
 from .programs import needs
-from .stopped_process import hold
+from .stopped_process import KillableProcess
 from .timeouts import WAIT
 
 __all__ = ["RedisServer", "redis_server"]
@@ -27,7 +26,7 @@ __all__ = ["RedisServer", "redis_server"]
 PAUSE = 0.01
 
 
-class RedisServer:
+class RedisServer(KillableProcess):
     """Run one Redis server; it keeps its port and, if told so, its data over ``kill``.
 
     Attributes:
@@ -35,10 +34,10 @@ class RedisServer:
     """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        super().__init__()
         self._port = free_port()
         self._folder = folder
         self._options = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
-        self._process: subprocess.Popen[bytes] | None = None
         self.url = f"redis://127.0.0.1:{self._port}/0"
 
     def __enter__(self) -> Self:
@@ -62,18 +61,6 @@ class RedisServer:
             assert self._process.poll() is None, "the Redis server has ended"
             assert time.monotonic() < deadline, "the Redis server does not answer"
             time.sleep(PAUSE)
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait(WAIT)
-            self._process = None
-
-    def hold(self, seconds: float) -> None:
-        """Stop it for some seconds, as a machine that is short of everything does."""
-        assert self._process is not None
-        hold(self._process, seconds)
 
     def client(self) -> library.Redis:
         """Return a client of its own; close it."""

@@ -1,4 +1,4 @@
-"""Stop a process for some time, and let it go on."""
+"""Stop a process for some time and let it go on, or kill it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import subprocess
 import time
 from typing import Any
 
-__all__ = ["hold"]
+from .timeouts import WAIT
+
+__all__ = ["KillableProcess", "hold"]
 
 
 def hold(process: subprocess.Popen[Any], seconds: float) -> None:
@@ -17,3 +19,22 @@ def hold(process: subprocess.Popen[Any], seconds: float) -> None:
         time.sleep(seconds)
     finally:
         process.send_signal(signal.SIGCONT)
+
+
+class KillableProcess:
+    """Run a process that may be killed and started again; ``start`` is for others to define."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(WAIT)
+            self._process = None
+
+    def hold(self, seconds: float) -> None:
+        """Stop it for some seconds, as a machine that is short of everything does."""
+        assert self._process is not None
+        hold(self._process, seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Self
 from ..commands import command
 from ..ports import free_port
 from ..scripted import WAIT
-from ..stopped_process import hold
+from ..stopped_process import KillableProcess
 from ..waiting import wait_for
 from .relays import fetch
 
 __all__ = ["RelayProcess"]
 
 
-class RelayProcess:
+class RelayProcess(KillableProcess):
     """Run ``wsmux relay``; it keeps its port over ``kill``.
 
     Args:
@@ -31,6 +30,7 @@ class RelayProcess:
     """
 
     def __init__(self, domain: str, twins: Path, log: Path, *options: str) -> None:
+        super().__init__()
         self.port = free_port()
         self.domain = domain
         self.url = f"ws://127.0.0.1:{self.port}"
@@ -38,7 +38,6 @@ class RelayProcess:
         self._twins = twins
         self._log = log
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -65,18 +64,6 @@ class RelayProcess:
         except BaseException:
             self.kill()
             raise
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait(WAIT)
-            self._process = None
-
-    def hold(self, seconds: float) -> None:
-        """Stop it for some seconds."""
-        assert self._process is not None
-        hold(self._process, seconds)
 
     def _is_well(self) -> bool:
         assert self._process is not None
