@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from wsmux.runtime import logs
+
 __all__ = ["each_case", "each_row"]
 
 Row = TypeVar("Row")
@@ -49,7 +51,7 @@ def each_row(
 def each_case(check: Callable[..., None]) -> Callable[..., None]:
     """Make of a test with ``parametrize`` below this, tests of 40 or more rows of the product.
 
-    The rows of one test share its fixtures.
+    The rows of one test share its fixtures, but each begins with an empty log.
     """
     table: list[dict[str, Any]] = [{}]
     for mark in vars(check).pop("pytestmark"):
@@ -59,7 +61,12 @@ def each_case(check: Callable[..., None]) -> Callable[..., None]:
     groups = max(1, len(table) // ROWS)
 
     def test(group: int, **fixtures: Any) -> None:
-        check_rows(table[group::groups], lambda row: check(**row, **fixtures), described)
+        def check_one(row: dict[str, Any]) -> None:
+            if "caplog" in fixtures:
+                fixtures["caplog"].clear()
+            check(**row, **fixtures)
+
+        check_rows(table[group::groups], check_one, described)
 
     parameters = inspect.signature(check).parameters.values()
     test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
@@ -105,6 +112,7 @@ def check_rows(
     """Check each, and tell of all that fail."""
     failed = []
     for row in rows:
+        logs.forget()  # else a line that an earlier row logged may be left out, or counted
         try:
             check(row)
         except (Exception, pytest.fail.Exception, pytest.skip.Exception):

@@ -14,6 +14,8 @@ import pytest
 from wsmux.runtime import logs
 from wsmux.runtime.logs import MAX_CAUSES, MAX_TRACEBACK, MAX_VALUE, PAUSE, logger, printable
 
+from ..helpers.tables import each_case
+
 PACKAGE = Path(logs.__file__).parents[1]
 NAME = "wsmux.test-logs"
 
@@ -217,3 +219,11 @@ def test_no_module_logs_a_text_that_it_made_itself() -> None:
                 ) if level in levels and isinstance(said, ast.JoinedStr | ast.BinOp):
                     wrong.append(f"{path.name}:{node.lineno}")
     assert not wrong
+
+
+@each_case
+@pytest.mark.parametrize("row", range(3))
+def test_a_row_of_a_table_finds_the_log_empty(row: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert not caplog.records
+    logger("wsmux.test-rows").warning("row %d", row)
+    assert caplog.messages == [f"row {row}"]
