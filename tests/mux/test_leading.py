@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -213,7 +214,8 @@ def test_a_round_that_was_broken_off_ends_the_connection(
     waiting = spawn(other.read, 1)
     wait_for_reader(ends.client, 2)
     armed.set()
-    far.write(b"x")
+    with suppress(wsmux.ConnectionClosedError):  # an answer to an opening may have come first
+        far.write(b"x")
     with pytest.raises(Injected):
         reading.result(WAIT)
     with pytest.raises(wsmux.ConnectionClosedError, match="in the middle of receiving"):
