@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from . import words
-from .words import CHUNK, HEAD, MEMORY, SMALL, WINDOW, Line, Open, Talk, talk
+from .words import CHUNK, HEAD, MEMORY, PEAK, SMALL, WINDOW, Line, Open, Talk, talk
 
 # Lines and connections that come before those whose memory counts: the first touch what all share.
 FIRST = 20
@@ -150,6 +150,31 @@ class Blocking:
                 exchange()
 
             return median(repeated(across, seconds))
+
+    def more_memory(self, bulk: int) -> tuple[float, float]:
+        """Return how much more memory server and client take at most for bulk each way.
+
+        More, that is, than plain connections of the same processes, which are new ones, and both
+        have moved the same before, so that what they share is there.
+        """
+        (client, second), (first, last) = self.compared
+
+        def move(each: Blocking) -> None:
+            each.upload(bulk)
+            each.download(bulk)
+
+        def grows(each: Blocking) -> list[int]:
+            with closing(each._open()) as memory, closing(each._open()) as peak:
+                before = _settled(memory)
+                _asked(peak, PEAK), words.peak()
+                move(each)
+                most = _asked(peak, PEAK), words.peak()
+            return [high - low for high, low in zip(most, before, strict=True)]
+
+        move(first)
+        move(client)
+        without, with_it = grows(last), grows(second)
+        return with_it[0] - without[0], with_it[1] - without[1]
 
     def connections(self, size: int, count: int, seconds: float) -> tuple[int, float]:
         """Do what ``pings`` does with one line on each of ``count`` new connections."""
@@ -306,22 +331,26 @@ def count_at_once(actions: Sequence[Callable[[], object]], seconds: float) -> tu
 def _grown(control: Line, opener: Callable[[], object], count: int) -> tuple[float, float]:
     """Return by what both processes grow for each that is opened, which are left open."""
 
-    def used() -> tuple[int, int]:
-        control.send(HEAD.pack(MEMORY, 0))
-        return talk(control, words.number(MEMORY)), words.memory()
-
-    def settled() -> tuple[int, int]:
-        last = used()
-        for _ in range(LOOKS):
-            now = used()
-            if all(abs(one - other) <= SETTLED for one, other in zip(now, last, strict=True)):
-                return now
-            last = now
-        raise RuntimeError("the memory of the processes does not settle")
-
     held = [opener() for _ in range(FIRST)]
-    before = settled()
+    before = _settled(control)
     held += [opener() for _ in range(count)]
-    after = settled()
+    after = _settled(control)
     assert len(held) == FIRST + count  # they lived until now
     return (after[0] - before[0]) / count, (after[1] - before[1]) / count
+
+
+def _settled(control: Line) -> tuple[int, int]:
+    """Return the memory of the server and of this process, in bytes, once it stays as it is."""
+
+    last = _asked(control, MEMORY), words.memory()
+    for _ in range(LOOKS):
+        now = _asked(control, MEMORY), words.memory()
+        if all(abs(one - other) <= SETTLED for one, other in zip(now, last, strict=True)):
+            return now
+        last = now
+    raise RuntimeError("the memory of the processes does not settle")
+
+
+def _asked(control: Line, what: bytes) -> int:
+    control.send(HEAD.pack(what, 0))
+    return talk(control, words.number(what))

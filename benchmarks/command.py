@@ -25,7 +25,8 @@ SCHEMA = 1
 
 EPILOG = (
     "MB are 10^6 bytes. Ratios are taken within each repetition; their median is shown. "
-    "Targets are judged pinned: what must be, and the goal. What takes long is taken with --all or "
+    "Targets are what must be, and the goal; of processes that are not pinned, only those that "
+    "people notice. What takes long is taken with --all or "
     "when it is named, three times, in one pass. The variants need the extra bench; those that are "
     "not installed are left out. raw opens a new WebSocket for each stream. "
     "Exit status 0 whatever the figures, but with --check. libp2p-yamux, which --protocol yamux "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .peer import Measure, Rate
@@ -153,6 +154,11 @@ def _all_beside(name: str, what: str) -> dict[str, Measure]:
     }
 
 
+def _more_memory(side: int, client: Any, seconds: float, known: dict[str, float]) -> float:
+    more: tuple[float, float] = client.more_memory(TURN_BULK)
+    return more[side] / KIB**2
+
+
 MEASURES = {
     "upload": _bulk("upload", "upload"),
     "download": _bulk("download", "download"),
@@ -167,9 +173,9 @@ MEASURES = {
     "tail-window": _tail("that p99 x that upload, of the window at its end", "%", "window"),
     **{
         f"connections-{count}": _often(
-            f"ping 64 B, {count} connections", "connections", SMALL, count, fresh=True, heavy=True
+            f"ping 64 B, {count:,} connections", "connections", SMALL, count, fresh=True, heavy=True
         )
-        for count in (1, 10, 50, 200)
+        for count in (1, 10, 50, 200, 1000)
     },
     **_idle("idle-stream", "idle stream", lambda c, s: c.idle_lines(_idle_lines(c, s))),
     **_idle(
@@ -186,6 +192,17 @@ MEASURES = {
         less_is_better=True,
         only="wsmux-resumable",
     ),
+    **{
+        f"resumable-{side}": Measure(
+            f"most memory for bulk, {side}, resuming on, above off",
+            "MiB",
+            partial(_more_memory, place),
+            fresh=True,
+            less_is_better=True,
+            only="wsmux-resumable",
+        )
+        for place, side in enumerate(("server", "client"))
+    },
     "among-idle": Measure(
         "64 B ping among 10,000 idle streams, of it among none",
         "%",

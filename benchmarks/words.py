@@ -9,7 +9,7 @@ message, or its first bytes, say what the client wants:
 - ``D`` and a uint64: send that many bytes;
 - ``S`` and a uint64: send that many messages of ``SMALL`` bytes;
 - ``M`` and a uint64: answer with the bytes of memory the server takes, and the same for each
-  further message of that kind.
+  further message of that kind; with ``P`` the most that it took since it was last asked.
 
 Each side is a generator that knows no library: it yields the bytes it wants sent, or ``None`` for
 those it wants received, which are ``b""`` at the end. ``talk`` carries it out where calls block.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import struct
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -34,7 +35,8 @@ T = TypeVar("T")
 CHUNK = 64 * 1024  # a message of the raw pair, a write of a stream
 SMALL = 64  # bytes of a small message
 
-UPLOAD, DOWNLOAD, ECHO, MEMORY, WINDOW, SMALL_ONES = b"U", b"D", b"E", b"M", b"W", b"S"
+UPLOAD, DOWNLOAD, ECHO, SMALL_ONES = b"U", b"D", b"E", b"S"
+MEMORY, PEAK, WINDOW = b"M", b"P", b"W"
 HEAD = struct.Struct(">cQ")
 
 _BLOCK = random.Random(6455).randbytes(CHUNK)
@@ -119,9 +121,9 @@ def answer(window: Callable[[], int] = int) -> Talk[None]:
         yield from pieces(size)
     elif command == SMALL_ONES:
         yield from [bytes(SMALL)] * size
-    elif command == MEMORY:
+    elif command in (MEMORY, PEAK):
         while first:
-            yield HEAD.pack(MEMORY, memory())
+            yield HEAD.pack(command, memory() if command == MEMORY else peak())
             first = yield None
     else:
         raise ValueError(f"unknown command {command!r}")
@@ -227,3 +229,12 @@ def memory() -> int:
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak() -> int:
+    """Return the most bytes of this process that were in memory since this was last asked."""
+    (most,) = re.findall(
+        r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE
+    )
+    Path("/proc/self/clear_refs").write_text("5")
+    return int(most) * 1024

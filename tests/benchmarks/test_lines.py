@@ -13,6 +13,7 @@ from benchmarks.words import (
     CHUNK,
     HEAD,
     MEMORY,
+    PEAK,
     SMALL,
     UPLOAD,
     Line,
@@ -20,6 +21,7 @@ from benchmarks.words import (
     check_piece,
     echo_of,
     memory,
+    peak,
     pieces,
 )
 
@@ -85,11 +87,21 @@ def test_bulk_tells_its_place() -> None:
         check_piece(bytes(1000), 0)
 
 
-def test_a_server_tells_its_memory_as_often_as_it_is_asked() -> None:
-    asked = iter([HEAD.pack(MEMORY, 0)] * 2)
+@pytest.mark.parametrize("word", [MEMORY, PEAK])
+def test_a_server_tells_its_memory_as_often_as_it_is_asked(word: bytes) -> None:
+    asked = iter([HEAD.pack(word, 0)] * 2)
     told = [HEAD.unpack(each) for each in answers(lambda size: next(asked, b""))]
     assert len(told) == 2
-    assert all(command == MEMORY and memory() // 10 < used for command, used in told)
+    assert all(command == word and memory() // 10 < used for command, used in told)
+
+
+def test_the_peak_of_memory_is_that_since_the_last_question() -> None:
+    peak()
+    held = bytearray(b"1" * 2**25)
+    high = peak()
+    del held
+    peak()
+    assert peak() < high - 2**24
 
 
 @pytest.mark.parametrize("first", [b"", b"U", b"U1234"])

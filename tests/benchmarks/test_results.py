@@ -121,7 +121,23 @@ def test_a_ratio_may_be_to_another_figure_of_the_same_variant() -> None:
     base: dict[str, list[float | None]] = {"wsmux": [100.0, None, 100.0]}
     verdicts = judge([Pass(pinned=True, figures={"connections-200": row, "connections-10": base})])
     assert [verdict.figure for verdict in verdicts] == [pytest.approx(0.8)]
-    assert "x its ping 64 B, 10 connections, wanted 0.6" in str(verdicts[0])
+    assert "x its ping 64 B, 10 connections, wanted 0.7" in str(verdicts[0])
+
+
+def test_some_targets_are_others_where_processes_are_not_pinned() -> None:
+    figures: dict[str, dict[str, list[float | None]]] = {
+        "ping-1k": {"raw": [1.0], "wsmux": [1.2]},
+        "upload": {"raw": [1.0], "wsmux": [7.0]},
+    }
+
+    def judged(*pinned: bool) -> list[tuple[str, bool, float | None]]:
+        verdicts = judge([Pass(pinned=each, figures=figures) for each in pinned])
+        return [(each.target.measure, each.met, each.target.must) for each in verdicts]
+
+    pinned = [("upload", True, 6), ("ping-1k", True, 1.1)]
+    assert judged(True) == pinned
+    assert judged(True, False) == [*pinned, ("ping-1k", False, 1.4)]
+    assert judged(False) == [("upload", True, 6), ("ping-1k", False, 1.4)]
 
 
 def test_every_target_of_streams_can_be_measured() -> None:
