@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from wsmux.cluster import cluster as cluster_module
 from wsmux.cluster import members as members_module
 from wsmux.cluster.directory import Directory
 from wsmux.cluster.links import socket_folder
+from wsmux.cluster.records import Node
 from wsmux.exceptions import ConcurrencyError, StreamReset
+from wsmux.runtime.parking import OneShotEvent
 
 from ..helpers.interrupts import interrupted_at
 from ..helpers.redis_server import RedisServer
@@ -501,6 +503,64 @@ def test_what_redis_has_lost_twice_is_said_again(
         monkeypatch.setattr(cluster_module._Running, "_repair", lambda node: None)
         client.flushall()
         wait_for_value(lambda: len(two.who()), 3)
+
+
+def announces(
+    monkeypatch: pytest.MonkeyPatch, announced: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """Have ``announced`` called instead, with what renews the lease."""
+    announce = Directory.announce
+
+    def instead(directory: Directory, node: Node, lease: float) -> bool:
+        return announced(lambda: announce(directory, node, lease))
+
+    monkeypatch.setattr(Directory, "announce", instead)
+    monkeypatch.setattr(cluster_module._Running, "_repair", lambda node: None)
+
+
+def test_a_loss_that_is_noticed_while_another_thread_renews_the_lease_is_said_again(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renews, go = OneShotEvent(), OneShotEvent()
+
+    def announced(announce: Callable[[], bool]) -> bool:
+        if threading.current_thread().name == "wsmux-cluster-lease":
+            renews.set()
+            assert go.wait(WAIT)
+        return announce()
+
+    announces(monkeypatch, announced)
+    with Cluster(server.url, namespace=namespace) as one, server.client() as client:
+        assert one.who() == []
+        assert renews.wait(WAIT)
+        one.join(pairs()[1], "user:1")
+        client.flushall()
+        go.set()
+        wait_for_value(lambda: names(one.who()), ["user:1"])
+
+
+def test_a_loss_whose_notice_was_lost_is_said_again(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = OneShotEvent()
+
+    def announced(announce: Callable[[], bool]) -> bool:
+        known = announce()
+        if not known and joined:
+            lost.set()
+            raise Unreachable("the answer was lost")
+        return known
+
+    joined: list[Presence] = []
+    announces(monkeypatch, announced)
+    with (
+        Cluster(server.url, namespace=namespace, lease=1.0) as one,
+        server.client() as client,
+    ):
+        joined.append(one.join(pairs()[1], "user:1"))
+        client.flushall()
+        assert lost.wait(WAIT)
+        wait_for_value(lambda: names(one.who()), ["user:1"])
 
 
 # An interrupt within a finalizer, here of the client of Redis, is told in no other way.

@@ -510,7 +510,16 @@ class _Running:
 
     def _renew(self) -> None:
         assert self._directory is not None
-        self._lost += not self._directory.announce(self._record, self._options.lease)
+        known = False
+        try:
+            known = self._directory.announce(self._record, self._options.lease)
+        finally:
+            if not known:  # or the answer was lost, and the next one says that it is known
+                self._note_lost()
+
+    def _note_lost(self) -> None:
+        with self._changed:  # the lease is renewed by its thread and by those that join
+            self._lost += 1
 
     def _join_all(self, presences: Sequence[Presence]) -> None:
         """Say who has joined, but for those who have left meanwhile, and renew the lease."""
@@ -518,7 +527,8 @@ class _Running:
         for step in _steps(presences):
             self._renew()
             here = [each for each in step if each in self._members]
-            self._lost += not self._directory.join(self.id, here)
+            if not self._directory.join(self.id, here):
+                self._note_lost()
             # Who has left since then may have said so before.
             self._leave_all([each for each in step if each not in self._members])
 
