@@ -6,18 +6,20 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis as library
 
-from wsmux.bus.relay import redis_io
+from wsmux.bus.relay import redis_io, redis_puts
 from wsmux.bus.relay.queues import QueueUnavailable
 from wsmux.bus.relay.redis_io import FIRST_PAUSE, LONGEST_PAUSE, RetryPause, parse_id
 from wsmux.bus.relay.redis_queues import EACH, FULL, RedisQueues
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.parking import OneShotEvent
 from wsmux.storage import redis_client as redis_client_module
 from wsmux.storage.redis_client import redis_client
 
@@ -255,6 +257,31 @@ def test_a_redis_that_is_away_is_reported(tmp_path: Path, address: Address) -> N
     assert mailbox.waiting()  # nobody knows
     mailbox.close()
     queues.close(Deadline(WAIT))
+
+
+def test_a_put_whose_time_passes_while_nothing_is_asked_is_not_given_up(
+    make_queues: Make, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a relay that was stopped, and goes on."""
+    queues = make_queues()
+    sent, go = OneShotEvent(), OneShotEvent()
+    run_together = redis_puts.run_together
+
+    def stands_still(*arguments: Any) -> Any:
+        sent.set()
+        assert go.wait(WAIT)
+        return run_together(*arguments)
+
+    monkeypatch.setattr(redis_puts, "run_together", stands_still)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(queues.put, address, b"first", 2**40, Deadline(WAIT))
+        assert sent.wait(WAIT)
+        ends = Deadline(0.05)
+        second = pool.submit(queues.put, address, b"second", 2**40, ends)
+        wait_for(ends.expired)
+        go.set()
+        first.result(WAIT)
+        second.result(WAIT)
 
 
 @pytest.mark.parametrize(

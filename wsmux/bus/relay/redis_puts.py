@@ -23,7 +23,14 @@ from ...config import MIB
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
-from ...storage.redis_client import FAILURES, cause, explain, is_wrong_type, run_together
+from ...storage.redis_client import (
+    FAILURES,
+    REPLY_TIME,
+    cause,
+    explain,
+    is_wrong_type,
+    run_together,
+)
 from ..wire.address import Address
 from ..wire.names import is_reserved
 from .queues import LIFE, MAX_QUEUED, Put, QueueUnavailable
@@ -161,13 +168,21 @@ class Appender:
         return put
 
     def finish(self, puts: Sequence[Put], deadline: Deadline) -> None:
-        """Wait until puts are done, adding what is pending; retries until the deadline."""
+        """Wait until puts are done, adding what is pending; retries until the deadline.
+
+        Behind the deadline it waits for one reply more: of the turn that another thread has, or of
+        its own. If this process has stood still meanwhile, Redis was not asked for so long.
+        """
         pause, why = RetryPause(), "Redis did not answer in time"
+        late = False
         while not all(put.done for put in puts):
+            seconds = REPLY_TIME if late else deadline.park_seconds()
             if self._closing.is_set():
                 self._give_up(puts, "the queues are closed")
-            elif not self._turn.acquire(timeout=deadline.park_seconds()):
-                self._give_up(puts, why)
+            elif not self._turn.acquire(timeout=seconds):
+                if late:
+                    self._give_up(puts, why)
+                late = True
             else:
                 failure = self._take_turn(puts)
                 if failure is not None:
