@@ -60,6 +60,7 @@ class Blocking:
         dial: makes one more connection; without it each line is a connection of its own.
         hold: makes one to a server that serves its first line and only holds the others; without
             it an idle line is served as any other.
+        begin: opens a line with what it sends first, where that is one call.
 
     Attributes:
         most_idle: lines that may be open and idle at once.
@@ -71,8 +72,15 @@ class Blocking:
     compared: tuple[Sequence[Blocking], Sequence[Blocking]]
     cuttable: Callable[[], AbstractContextManager[tuple[Open, Callable[[], object]]]]
 
-    def __init__(self, opener: Open, dial: Dial | None = None, hold: Dial | None = None) -> None:
+    def __init__(
+        self,
+        opener: Open,
+        dial: Dial | None = None,
+        hold: Dial | None = None,
+        begin: Callable[[bytes], Line] | None = None,
+    ) -> None:
         self._open = opener
+        self._begin = begin or self._open_and_send
         self._dial = dial or (lambda: Dialled(opener, int))
         self._hold = hold or (lambda: Dialled(opener, int))
         self.most_idle = 10_000 if hold else 1_000
@@ -102,11 +110,19 @@ class Blocking:
         message = words.echo_of(size)
 
         def one() -> None:
-            with closing(self._open()) as line:
-                talk(line, words.exchange(message))
+            side = words.exchange(message)
+            first = next(side)
+            assert first is not None
+            with closing(self._begin(first)) as line:
+                talk(line, side)
 
         took = repeated(one, seconds)
         return len(took), sum(took)
+
+    def _open_and_send(self, first: bytes) -> Line:
+        line = self._open()
+        line.send(first)
+        return line
 
     def tail(self, size: int, bulk: int) -> Tail:
         """Exchange messages of ``size`` bytes on one line while another uploads ``bulk`` bytes."""

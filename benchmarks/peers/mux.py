@@ -91,7 +91,12 @@ class Mux(Peer):
 
         with connect(url) as connection, self._watching(connection):
             here, held = partial(dial, url), partial(dial, holder)
-            yield Blocking(lambda: _line(connection.open_stream()), here, held)
+            yield Blocking(
+                lambda: _line(connection.open_stream()),
+                here,
+                held,
+                lambda first: _line(connection.open_stream(data=first)),
+            )
 
     def _config(self, **fields: Any) -> wsmux.Config:
         import wsmux

@@ -20,7 +20,7 @@ from ..protocols.base import MuxProtocol, Role
 from ..recording.attach import recording_of
 from ..runtime import clock
 from ..runtime.closing import Closing
-from ..runtime.deadline import Deadline
+from ..runtime.deadline import Deadline, call_within
 from ..runtime.parking import Parker
 from ..transport.message_transport import MessageTransport
 from ..transport.resumable_transport import ResumableTransport
@@ -160,7 +160,9 @@ class Connection(Closing):
     # Opening and accepting
 
     @overload
-    def open_stream(self, timeout: float | None = None) -> Stream: ...
+    def open_stream(
+        self, timeout: float | None = None, *, data: bytes | bytearray | memoryview = b""
+    ) -> Stream: ...
 
     @overload
     def open_stream(
@@ -177,6 +179,7 @@ class Connection(Closing):
         self,
         timeout: float | None = None,
         *,
+        data: bytes | bytearray | memoryview = b"",
         durable: str | None = None,
         epoch: bytes | None = None,
         size: int | None = None,
@@ -184,13 +187,17 @@ class Connection(Closing):
     ) -> Stream | DurableStream:
         """Open a stream and return it without waiting for the peer to acknowledge it.
 
-        Blocks only while ``Config.max_pending_opens`` opened streams are unacknowledged.
+        Blocks only while ``Config.max_pending_opens`` opened streams are unacknowledged, and while
+        ``data`` is more than the peer takes unread. With its first bytes as ``data`` a stream is
+        opened and written to in one send, where the wire lets bytes go ahead of the peer's answer:
+        ``yamux``, and ``wsmux`` once the peer has answered an opening.
 
         With ``durable`` it is a ``wsmux.durable.DurableStream``, which goes on after either process
         was killed. This blocks until the receiver, a ``DurableHandler``, has answered.
 
         Args:
             timeout: seconds.
+            data: what is written first; a ``DurableStream`` is written to when it is open.
             durable: the name under which the receiver keeps what it has committed.
             epoch: 16 bytes that stand for the data sent under the name, such as a hash of what
                 tells a changed file; by default the name always stands for the same data.
@@ -202,13 +209,16 @@ class Connection(Closing):
             DurableRefused: the receiver does not take the stream.
             DurableLost: the journal does not have what the receiver needs next.
             ValueError: a name, an epoch or a size that cannot be.
-            TimeoutError: they remained unacknowledged for ``timeout`` seconds.
+            TimeoutError: they remained unacknowledged for ``timeout`` seconds; a ``WriteTimeout``
+                if ``data`` was not sent by then, after which the stream is reset.
             StreamRefused: the peer is going away.
             LocalProtocolError: this side is going away, on ``bymux``.
             StreamsExhausted: all stream ids are used up; open another connection.
             ConnectionClosed: the connection has ended.
         """
         if durable is not None:
+            if data:
+                raise ValueError("data is for streams that are not durable: write it afterwards")
             from ..durable.sender import open_durable
 
             return open_durable(self, durable, epoch, size, journal, timeout)
@@ -238,8 +248,13 @@ class Connection(Closing):
                 record = table.open(clock.monotonic())
                 multiplexer.queue_locked()
                 changing = False
-            multiplexer.flush()
-            return Stream(self, multiplexer, record)
+                together = bool(data) and multiplexer.credit_locked(record) > 0
+            if not together:
+                multiplexer.flush()
+            stream = Stream(self, multiplexer, record)
+            if data:
+                call_within(deadline, stream.write, data)
+            return stream
         except BaseException as error:
             multiplexer.interrupted(error, changing)
             if record is not None:

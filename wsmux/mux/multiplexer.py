@@ -271,9 +271,10 @@ class Multiplexer:
         self, record: StreamRecord, write: bool, read: bool, wakes: list[Parker]
     ) -> None:
         """Close halves on the wire; unread bytes of the reading half are dropped."""
+        self.protocol.now = clock.monotonic()  # the peer has some time to end its half
         if write:
             self.queue.interrupt_locked()
-            self.protocol.close_write(record.id, clock.monotonic())
+            self.protocol.close_write(record.id, self.protocol.now)
         if read:
             self.table.drop_unread(record)
             self.protocol.close_read(record.id)
@@ -352,13 +353,28 @@ class Multiplexer:
 
     def settle_locked(self, wakes: list[Parker]) -> None:
         """Apply the events of a local call, and queue its output."""
-        self.table.apply(clock.monotonic(), wakes)
+        now = clock.monotonic()
+        self.table.apply(now, wakes)
         if not self.table.records:
             self.quiet.notify(wakes)
         self.queue_locked()
-        if self.table.next_timer() != self.transport.owner_timer:
+        due = self._first_timer(now)
+        if due != self.transport.owner_timer:
+            self.transport.owner_timer = due
             self.table.changed = True  # messages may arrive together with the wake-up
             self.transport.wake()
+
+    def _first_timer(self, now: float) -> float | None:
+        """Return when the I/O thread is to look at the timers of streams.
+
+        A look that was to come earlier remains, and may be for nothing. Most timers are of streams
+        that are being closed: to put the look off, and to want it earlier again, would wake that
+        thread for each of them.
+        """
+        due, known = self.table.next_timer(), self.transport.owner_timer
+        if known is None or known <= now:
+            return due
+        return known if due is None else min(due, known)
 
     def wake_everybody(self) -> None:
         wakes: list[Parker] = []
@@ -494,7 +510,7 @@ class Multiplexer:
             self.quiet.notify(wakes)
         if self.transport.error is None and self._idle(now):
             self.begin_close_locked(CloseCode.NORMAL_CLOSURE, "idle")
-        self.transport.set_owner_timer(table.next_timer())
+        self.transport.set_owner_timer(self._first_timer(now))
         if self.transport.error is not None:
             self._input_closed = True  # everything received before the end has been handled
             self._notify_all_locked(wakes)

@@ -318,7 +318,7 @@ class YamuxProtocol(AckBacklogProtocol):
         self._next_id = 1 if role is Role.CLIENT else 2
         self._streams: dict[int, YamuxStream] = {}
         self._offered: dict[int, YamuxStream] = {}  # neither accepted nor refused; may have ended
-        self._lingering: dict[int, float | None] = {}  # closed here: when they are reset
+        self._lingering: dict[int, float] = {}  # closed here: when they are reset
         self._peer_streams = 0
         self._refusing = False
         self._late_allowance = INITIAL_WINDOW  # bytes still accepted on streams that do not exist
@@ -498,7 +498,7 @@ class YamuxProtocol(AckBacklogProtocol):
 
     def _linger_if_closed(self, stream: YamuxStream) -> None:
         if stream.write is WriteState.CLOSED and stream.read is ReadState.STOPPED:
-            self._lingering[stream.id] = None  # the time starts with the next timer
+            self._lingering[stream.id] = self.now + self.config.close_timeout
 
     # Frames out
 
@@ -664,17 +664,14 @@ class YamuxProtocol(AckBacklogProtocol):
     def next_timer(self) -> float | None:
         if not self._streams:
             return None
-        dues = (self.now if due is None else due for due in self._lingering.values())
-        return min([self._pings.next_measurement(self.now), *dues])
+        return min([self._pings.next_measurement(self.now), *self._lingering.values()])
 
     def handle_timer(self, now: float) -> None:
         self.now = now
         if self._streams and self._pings.next_measurement(now) <= now:
             self._control.append(self._pings.measure(now))
         for stream_id, due in list(self._lingering.items()):
-            if due is None:
-                self._lingering[stream_id] = now + self.config.close_timeout
-            elif due <= now:
+            if due <= now:
                 self._reset(self._streams[stream_id], self.refused_code)
 
     def open_streams(self) -> int:
