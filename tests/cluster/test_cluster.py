@@ -312,6 +312,23 @@ def test_a_subscription_begins_where_it_is_told(nodes: Nodes) -> None:
         assert later.read(WAIT).data == b"first"
 
 
+def test_the_loss_of_a_first_message_is_told(server: RedisServer, namespace: str) -> None:
+    with (
+        Cluster(server.url, namespace=namespace) as cluster,
+        server.client() as client,
+        cluster.subscribe("news") as news,
+    ):
+        with pytest.raises(TimeoutError):
+            news.read(0)
+        cluster.publish("news", b"lost")
+        client.flushall()
+        cluster.publish("news", b"found")
+        with pytest.raises(TopicGap) as gap:
+            news.read(WAIT)
+        assert gap.value.count is None
+        assert news.read(WAIT).data == b"found"
+
+
 def test_a_reader_waits_for_a_message(nodes: Nodes) -> None:
     one, two = nodes
     found: list[Any] = []

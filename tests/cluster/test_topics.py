@@ -49,8 +49,9 @@ def make_store(request: pytest.FixtureRequest, namespace: str) -> Iterator[MakeS
 
 def test_messages_come_back_in_order(make_store: MakeStore) -> None:
     store = make_store(Retention())
-    assert store.read("t", None) == (NOTHING, (), NOTHING)
-    assert store.read("t", NOTHING) == (NOTHING, (), NOTHING)
+    for after in (None, NOTHING):
+        empty = store.read("t", after)
+        assert (empty.last.number, list(empty.messages)) == (0, [])
     positions = [store.append("t", b"%d" % number) for number in range(3)]
     assert [each.number for each in positions] == [1, 2, 3]
     kept = [(position, b"%d" % number) for number, position in enumerate(positions)]
@@ -133,6 +134,35 @@ def test_a_topic_of_redis_is_forgotten_when_it_is_idle(server: RedisServer, name
             left = client.pttl(f"wsmux:cluster:{namespace}:topic:t{suffix}")
             assert isinstance(left, int)
             assert 0 < left <= 60_000
+
+
+def test_a_topic_begins_with_its_first_reader(server: RedisServer, namespace: str) -> None:
+    with server.client() as client:
+        calls = RedisCalls(client)
+        store = RedisTopics(client, calls, namespace, Retention(idle=60.0))
+        empty = store.read("t", None).last
+        assert store.read("t", empty).last == empty
+        left = client.pttl(f"wsmux:cluster:{namespace}:topic:t:log")
+        assert isinstance(left, int)
+        assert 0 < left <= 60_000
+        assert store.append("t", b"x") == (empty.epoch, 1)
+        client.flushall()
+        assert store.append("t", b"y") > (empty.epoch, 1)
+        calls.close()
+
+
+def test_what_was_forgotten_does_not_count(server: RedisServer, namespace: str) -> None:
+    with server.client() as client:
+        calls = RedisCalls(client)
+        store = RedisTopics(client, calls, namespace, Retention(size=25))
+        for _ in range(2):
+            store.append("t", b"forgotten")
+        client.delete(f"wsmux:cluster:{namespace}:topic:t")  # as after its time, but for its log
+        kept = [store.append("t", b"0123456789") for _ in range(2)]
+        batch = store.read("t", kept[0]._replace(number=0))
+        assert [position for position, _ in batch.messages] == kept
+        assert [each.number for each in kept] == [3, 4]
+        calls.close()
 
 
 @pytest.mark.parametrize("id", ["1-1", f"{1 << 50}-1"])

@@ -18,7 +18,7 @@ from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, start_thread
 from ..storage.redis_client import FAILURES, explain
-from .positions import NOTHING, Batch, Position, Retention
+from .positions import Batch, Position, Retention
 from .redis_calls import RedisCalls, understood
 from .topics import READ_MESSAGES, READ_SIZE, Bell
 
@@ -59,6 +59,7 @@ _APPEND = (
     _LOG
     + """
 local epoch = renewed(KEYS[1], KEYS[2])
+if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[2], 'bytes', 0) end
 local number = redis.call('HINCRBY', KEYS[2], 'next', 1) - 1
 redis.call('XADD', KEYS[1], epoch .. '-' .. number, 'd', ARGV[2])
 local size = redis.call('HINCRBY', KEYS[2], 'bytes', #ARGV[2])
@@ -76,13 +77,15 @@ return {epoch, number}
 """
 )
 
-# KEYS: stream, log. ARGV: the id after which to read, or '', how many messages and bytes. Returns
-# the epoch and the number of the last message, the id of the oldest, and entries.
+# KEYS: stream, log. ARGV: the id after which to read, or '', how many messages and bytes,
+# milliseconds idle. Returns the epoch and the number of the last message, the id of the oldest, and
+# entries. The epoch of a topic begins with its first reader, and lasts as long as it has one: what
+# Redis loses then is noticed even if it is the first message.
 _READ = (
     _LOG
     + """
-if redis.call('EXISTS', KEYS[2]) == 0 then return {} end
 local epoch = renewed(KEYS[1], KEYS[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
 local last = redis.call('HGET', KEYS[2], 'next') - 1
 local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
 local found, size = {}, 0
@@ -139,10 +142,8 @@ class RedisTopics:
     def read(self, topic: str, after: Position | None) -> Batch:
         key = f"{self._prefix}{topic}"
         behind = "" if after is None else str(after)
-        arguments = behind, READ_MESSAGES, READ_SIZE
+        arguments = behind, READ_MESSAGES, READ_SIZE, int(self._retention.idle * 1000)
         told = self._calls.run(_READ, (key, f"{key}:log"), arguments)
-        if not told:
-            return Batch(NOTHING, (), NOTHING)
         epoch, number, oldest, found = told
         last = Position(int(epoch), int(number))
         first = _position(oldest) if oldest else last._replace(number=last.number + 1)
