@@ -193,7 +193,7 @@ def test_its_timeout_holds_while_bytes_arrive_all_the_time(
 
 @OVER_SOCKETS
 def test_a_round_that_was_broken_off_ends_the_connection(
-    ends: Ends, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+    ends: Ends, spawn: Spawn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another thread may inject an exception at any step; what was read is lost then."""
 
@@ -221,6 +221,10 @@ def test_a_round_that_was_broken_off_ends_the_connection(
     with pytest.raises(wsmux.ConnectionClosedError, match="in the middle of receiving"):
         waiting.result(WAIT)
     assert ends.client.wait_closed(WAIT)
+    name = ends.client.name
+    assert caplog.messages[0] == f"a read that received for {name} failed; it ends"
+    assert "Injected" in caplog.text
+    caplog.clear()  # its traceback holds the connection
 
 
 @OVER_SOCKETS

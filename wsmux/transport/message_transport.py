@@ -59,6 +59,7 @@ from ..protocols.base import Message, Role
 from ..protocols.framing import Framing, Opcode, Received, decode_close, encode_close
 from ..runtime import clock, fork
 from ..runtime.deadline import LONGEST_WAIT, Deadline
+from ..runtime.logs import logger
 from ..runtime.memory import PRESSURE, REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import EventParker, OneShotEvent, Parker, Waiter, WaitQueue, wake
 from ..runtime.threads import register
@@ -269,6 +270,8 @@ ENDED = select.POLLHUP | select.POLLERR
 
 NEVER = math.inf
 _serial = itertools.count(1)
+
+_log = logger("wsmux")
 
 
 class MessageTransport:
@@ -913,10 +916,12 @@ class MessageTransport:
                 whole = True
                 goes_on = self._may_lead(parker)
                 late = self.next_timer < self._asleep_until
-        finally:
+        except BaseException:
             if not whole:  # what was read may be lost, or half handled
+                _log.exception("a read that received for %s failed; it ends", self.name)
                 text = "a read was interrupted in the middle of receiving"
                 self.abort(ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, text, "local"))
+            raise
         self.flush()
         if late or not goes_on:
             self._wakeup.set()
