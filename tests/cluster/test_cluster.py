@@ -379,7 +379,8 @@ def test_an_interrupted_read_loses_no_more_than_its_message() -> None:
         assert number > 5
 
 
-def test_dropped_messages_are_told(nodes: Nodes, namespace: str) -> None:
+@pytest.mark.parametrize("nodes", ["alone", "unix"], indirect=True)
+def test_dropped_messages_are_told(nodes: Nodes) -> None:
     one, two = nodes
     first = one.publish("news", b"0")
     for number in range(1, 10_050):
