@@ -111,9 +111,10 @@ def test_a_durable_stream_is_written_to_when_it_is_open(ends: Ends) -> None:
 
 @ON_ALL
 def test_closing_a_stream_does_not_wake_the_io_thread_each_time(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
+    join_ends: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its timer is later than that of another stream."""
+    ends = join_ends(client={"config": wsmux.Config(close_timeout=30.0)})
     woken: list[int] = []
     wake = MessageTransport.wake
 
