@@ -182,7 +182,8 @@ class Blocking:
         def grows(each: Blocking) -> list[int]:
             with closing(each._open()) as memory, closing(each._open()) as peak:
                 before = _settled(memory)
-                _asked(peak, PEAK), words.peak()
+                _asked(peak, PEAK)  # both begin anew, with what is in memory now
+                words.peak()
                 move(each)
                 most = _asked(peak, PEAK), words.peak()
             return [high - low for high, low in zip(most, before, strict=True)]
@@ -357,7 +358,6 @@ def _grown(control: Line, opener: Callable[[], object], count: int) -> tuple[flo
 
 def _settled(control: Line) -> tuple[int, int]:
     """Return the memory of the server and of this process, in bytes, once it stays as it is."""
-
     last = _asked(control, MEMORY), words.memory()
     for _ in range(LOOKS):
         now = _asked(control, MEMORY), words.memory()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .peer import Measure, Rate
+from .peer import CONNECTION_COUNTS, Measure, Rate
 from .spark.measures import SPARK_MEASURES
 from .words import CHUNK, SMALL
 
@@ -175,7 +175,7 @@ MEASURES = {
         f"connections-{count}": _often(
             f"ping 64 B, {count:,} connections", "connections", SMALL, count, fresh=True, heavy=True
         )
-        for count in (1, 10, 50, 200, 1000)
+        for count in CONNECTION_COUNTS
     },
     **_idle("idle-stream", "idle stream", lambda c, s: c.idle_lines(_idle_lines(c, s))),
     **_idle(

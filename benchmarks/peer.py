@@ -14,7 +14,8 @@ from .environment import missing_module
 
 # Figures that some leave out: of many connections; of idle ones, since a line is one; and of what
 # only wsmux has, idle streams by the thousand and a window that is told.
-CONNECTIONS = tuple(f"connections-{count}" for count in (1, 10, 50, 200, 1000))
+CONNECTION_COUNTS = (1, 10, 50, 200, 1000)
+CONNECTIONS = tuple(f"connections-{count}" for count in CONNECTION_COUNTS)
 IDLE_CONNECTIONS = ("idle-connection-server", "idle-connection-client")
 OURS = ("among-idle", "tail-window")
 

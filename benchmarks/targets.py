@@ -42,6 +42,11 @@ class Target:
         over, own = EVERY_MEASURE[self.over].title, self.base == self.variant
         return f"ratio to its {over}" if own else f"ratio to {over} of {self.base}"
 
+    def where_unpinned(self) -> Target:
+        """Return the same with the limits of processes that may run on any core."""
+        must, goal = self.unpinned or (self.must, self.goal)
+        return replace(self, must=must, goal=goal)
+
     def meets(self, figure: float | None, limit: float) -> bool:
         """Whether there is a figure, and it is on the right side of a limit."""
         return figure is not None and (figure <= limit if self.upper else figure >= limit)
@@ -214,13 +219,11 @@ def judge(passes: Sequence[Pass]) -> list[Verdict]:
     verdicts = []
     any_pinned = any(run.pinned for run in passes)
     for run in passes:
-        for pinned in TARGETS:
-            target = pinned
-            if not run.pinned and pinned.unpinned is not None:
-                must, goal = pinned.unpinned
-                target = replace(pinned, must=must, goal=goal)
-            elif not run.pinned and any_pinned:
-                continue
+        if run.pinned:
+            targets = list(TARGETS)
+        else:
+            targets = [each.where_unpinned() for each in TARGETS if each.unpinned or not any_pinned]
+        for target in targets:
             measure, variant, base = target.measure, target.variant, target.base
             values = run.taken(measure, variant)
             failed = None in run.figures.get(measure, {}).get(variant, [])
