@@ -604,6 +604,43 @@ def test_an_interrupted_end_can_be_repeated(
     assert number > 100
 
 
+def test_an_interrupted_wait_for_the_end_takes_nothing_from_it(
+    server: RedisServer,
+    namespace: str,
+    pairs: Pairs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = threading.Event()
+    real = Directory.withdraw
+
+    def withdraw(directory: Directory, node: Node) -> None:
+        asked.set()
+        real(directory, node)
+
+    def join() -> None:
+        assert asked.wait(WAIT)
+        raise KeyboardInterrupt
+
+    _, connection = pairs()
+    monkeypatch.setattr(Directory, "withdraw", withdraw)
+    cluster = Cluster(server.url, namespace=namespace)
+    cluster.join(connection, "user:1")
+    (thread,) = (each for each in threading.enumerate() if each.name == "wsmux-cluster-lease")
+    with server.client() as client, monkeypatch.context() as interrupts:
+        interrupts.setattr(thread, "join", join)
+        client.client_pause(int(WAIT * 1000), all=False)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                cluster.close()
+        finally:
+            client.client_unpause()
+    cluster.close()
+    with Cluster(server.url, namespace=namespace) as other:
+        assert other.who("user:1") == []
+    assert not [each for each in caplog.messages if each.startswith("this node is found until")]
+
+
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the folder of the sockets, which is of this test alone."""

@@ -31,7 +31,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -409,7 +409,6 @@ class _Running:
             steps.callback(_running.discard, self)
             steps.callback(self.splicer.close)
             if self._directory is not None:
-                steps.callback(self._client.close)
                 steps.callback(self._links.close)
                 steps.callback(self._server.close)
                 steps.callback(self._stop_thread)
@@ -539,7 +538,7 @@ class _Running:
             self._directory.leave(self.id, step)
 
     def _keep(self) -> None:
-        """Renew the lease until the node is closed, and end it."""
+        """Renew the lease until the node is closed, end it, and close the client of Redis."""
         pause = Backoff(0.1, LONGEST_PAUSE)
         wait = 0.0
         while True:
@@ -561,7 +560,10 @@ class _Running:
             except Exception:
                 wait = LONGEST_PAUSE
                 _log.exception("the lease of this node could not be renewed")
-        self._withdraw()
+        # Here, where no signal handler interrupts it: who closed the client from elsewhere, after
+        # an interrupted wait for this thread, would take it from what still uses it.
+        with closing(self._client), closing(self.topics):
+            self._withdraw()
 
     def _tend(self) -> None:
         assert self._directory is not None
