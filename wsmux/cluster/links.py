@@ -19,7 +19,6 @@ and the others wait for that.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -48,6 +47,7 @@ from ..runtime.files import private_folder
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
 from ..runtime.thread_pool import SerialExecutor, ThreadPool
+from ..runtime.unix_sockets import check_same_user, remove_left
 from ..server import Server
 from .errors import ClusterError, NotConnected, Unreachable
 from .members import Members
@@ -65,9 +65,6 @@ ANSWER_TIME = 10.0
 # Requests that wait for their answers, and threads that make them.
 MAX_WAITING, ANSWERERS = 4096, 32
 
-# Seconds after which nobody is about to listen on a socket that refuses connections.
-LEFT_AFTER = 60.0
-
 # Connections from other nodes.
 MAX_LINKS = 1024
 
@@ -78,7 +75,6 @@ LOOK = 1.0
 LINK = Config(max_streams=16_384)
 
 _SIZE = struct.Struct(">I")
-_CREDENTIALS = struct.Struct("3i")
 
 _log = logger("wsmux.cluster")
 
@@ -102,30 +98,8 @@ def socket_folder() -> Path:
     """
     folder = Path(tempfile.gettempdir()) / f"wsmux-cluster-{os.getuid()}"
     private_folder(folder)
-    for path in folder.glob("*.sock"):
-        with suppress(FileNotFoundError):  # another process has removed it
-            if time.time() - path.stat().st_mtime > LEFT_AFTER and _is_left(path):
-                path.unlink()
+    remove_left(folder)
     return folder
-
-
-def _is_left(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)  # a server that is busy must not be waited for
-        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
-
-
-def _check_peer(sock: socket.socket) -> None:
-    """Check that a Unix socket, whose path Redis named, leads to a process of this user.
-
-    Raises:
-        HandshakeError: it does not.
-    """
-    if hasattr(socket, "SO_PEERCRED"):
-        told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, user, _ = _CREDENTIALS.unpack(told)
-        if user != os.getuid():
-            raise HandshakeError(f"its socket is of user {user}, and not of {os.getuid()}")
 
 
 def open_to(connection: Connection, deadline: Deadline) -> Stream:
@@ -349,7 +323,7 @@ class Links:
             try:
                 sock.settimeout(deadline.remaining())
                 sock.connect(node.path)
-                _check_peer(sock)
+                check_same_user(sock)
                 return from_socket(sock, role=Role.CLIENT, config=LINK, accept_streams=False)
             except BaseException:
                 sock.close()
