@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from wsmux.config import (
     LARGEST_RESUME_BUFFER,
     LEAST_RESUME_BUFFER,
+    LONGEST_WORKERS,
     MAX_GRACE,
     MAX_HEAD,
     MAX_WINDOW,
@@ -238,7 +240,12 @@ def test_a_default_nobody_chose_is_half_of_what_is_accepted_at_most(
 
 
 def test_published_defaults_of_resume_stand() -> None:
-    assert asdict(Resume()) == {"grace": 60.0, "buffer": 4_194_304, "max_detached": 1000}
+    assert asdict(Resume()) == {
+        "grace": 60.0,
+        "buffer": 4_194_304,
+        "max_detached": 1000,
+        "workers": None,
+    }
 
 
 def test_resume_is_frozen_given_by_name_and_can_be_a_key() -> None:
@@ -276,6 +283,22 @@ def test_a_bound_of_resume_is_a_whole_number_in_its_range(name: str, least: int,
     for value in values:
         with pytest.raises(ValueError, match=said):
             Resume(**{name: value})
+
+
+@pytest.mark.parametrize("workers", ["/run/app", Path("/run/app"), "x" * LONGEST_WORKERS])
+def test_workers_share_a_directory(workers: Any) -> None:
+    assert Resume(workers=workers).workers == workers
+
+
+@pytest.mark.parametrize("workers", [4, True, b"/run/app", ""])
+def test_anything_else_is_no_directory_of_workers(workers: Any) -> None:
+    with pytest.raises(ValueError, match=r"^Resume\.workers must be a directory, such as "):
+        Resume(workers=workers)
+
+
+def test_a_directory_of_workers_has_a_short_name() -> None:
+    with pytest.raises(ValueError, match=r"^Resume\.workers must be a path of at most 80 bytes"):
+        Resume(workers="ü" * 41)
 
 
 def test_the_largest_buffer_fits_the_greeting() -> None:

@@ -61,6 +61,10 @@ MIB = 1024 * KIB
 LEAST_RESUME_BUFFER, LARGEST_RESUME_BUFFER = 256 * KIB, 2048 * MIB
 
 
+# With the name of a socket behind it, it must fit the 104 or 108 bytes of an address.
+LONGEST_WORKERS = 80
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
     """Configure resumable connections, which outlive the sockets that carry them.
@@ -84,7 +88,14 @@ class Resume:
     """Connections of a server that may be without a socket at once; beyond it the one that has been
     so for longest is lost."""
 
+    workers: str | os.PathLike[str] | None = None
+    """A directory that the processes of a server share, such as the workers of gunicorn, if clients
+    reach any of them: whichever it is passes the client's socket to the one that has its session.
+    All have the same user and host; nobody else may have access to the directory, which is made.
+    ``None`` for a server of one process. Clients do not use it."""
+
     def __post_init__(self) -> None:
+        self._check_workers()
         if not isinstance(self.grace, int | float) or not 0 < self.grace <= MAX_GRACE:
             raise ValueError(
                 f"Resume.grace must be above 0 s and at most {MAX_GRACE} s, not {self.grace!r}"
@@ -99,6 +110,20 @@ class Resume:
                 raise ValueError(
                     f"Resume.{name} must be a whole number from {least} to {most}, not {value!r}"
                 )
+
+    def _check_workers(self) -> None:
+        workers = self.workers
+        if workers is None:
+            return
+        if not isinstance(workers, str | os.PathLike) or not os.fspath(workers):
+            raise ValueError(
+                f'Resume.workers must be a directory, such as "/run/app/sessions", not {workers!r}'
+            )
+        if len(os.fsencode(workers)) > LONGEST_WORKERS:
+            raise ValueError(
+                f"Resume.workers must be a path of at most {LONGEST_WORKERS} bytes, as the system "
+                f"limits the names of sockets, not {workers!r}"
+            )
 
 
 class Unchosen(int):

@@ -73,7 +73,11 @@ class Server(Acceptor):
         self._origins = allowed_origins(origins)
         self._connections: set[Connection] = set()
         resume = connection_options.resume
-        self._sessions = None if resume is None else ResumableSessions(resume)
+        try:
+            self._sessions = None if resume is None else ResumableSessions(resume)
+        except OSError:
+            listener.close()
+            raise
         super().__init__(
             listener,
             connection_options.config,
@@ -269,7 +273,7 @@ def serve(
     Raises:
         TypeError: ``origins`` or ``protocols`` is not a collection of strings.
         ValueError: another argument is wrong, such as an origin that no page can have.
-        OSError: the server cannot listen on this address.
+        OSError: the server cannot listen on this address, or use ``Resume.workers``.
 
     >>> import wsmux
     >>> with wsmux.serve(stream_handler=lambda stream: stream.write(stream.read())) as server:
@@ -312,6 +316,11 @@ def serve(
     )
     if transport == "tcp" and ssl_context is not None and connection_options.resume is not None:
         raise ValueError("a plain socket with TLS is not resumable: serve WebSockets")
+    if ssl_context is not None and getattr(connection_options.resume, "workers", None) is not None:
+        raise ValueError(
+            "a connection whose TLS ends here cannot be passed to another process: leave out "
+            "Resume.workers, or let a proxy end TLS"
+        )
     return Server(
         handler,
         listen(host, port),

@@ -6,16 +6,11 @@ What gunicorn counts, logs and waits for is asked of a real one.
 from __future__ import annotations
 
 import ast
-import json
 import signal
-import subprocess
 import time
-import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flask import Flask, request
@@ -29,6 +24,7 @@ from wsmux.testing import FaultProxy
 
 from ..helpers.certificates import Certificates
 from ..helpers.commands import PATIENCE
+from ..helpers.detached_site import counts, fetched, log, site
 from ..helpers.drained_server import THREADS, gunicorn
 from ..helpers.every_server import Place
 from ..helpers.waiting import wait_for, wait_for_value
@@ -36,29 +32,6 @@ from ..helpers.werkzeug_server import serving
 
 # Descriptors that a process keeps for waits to come, by design; and those of a few threads.
 KEPT, SOME = 64, 16
-
-Running = tuple[subprocess.Popen[str], str]
-
-
-@contextmanager
-def site(*options: str, kind: str = "gthread", **arguments: Any) -> Iterator[Running]:
-    """Serve the application under gunicorn; yield its process and its URL."""
-    given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    with gunicorn(f"tests.helpers.detached_app:app({given})", kind, *options) as (process, url):
-        wait_for(lambda: fetched(url, "health") == b"well")  # it has started
-        yield process, url
-
-
-def fetched(url: str, path: str) -> bytes:
-    address = url.replace("ws", "http", 1) + path
-    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
-        body: bytes = answer.read()
-    return body
-
-
-def counts(url: str) -> dict[str, int]:
-    told: dict[str, int] = json.loads(fetched(url, "counts"))
-    return told
 
 
 def held(url: str) -> tuple[int, int]:
@@ -76,12 +49,6 @@ def echo(connection: wsmux.Connection) -> None:
         stream.timeout = PATIENCE
         stream.write(b"hello")
         assert stream.read(5) == b"hello"
-
-
-def log(process: subprocess.Popen[str]) -> str:
-    """Stop a server, and return what it has logged."""
-    process.terminate()
-    return process.communicate(timeout=PATIENCE)[1]
 
 
 def check_many(most: int) -> None:

@@ -21,6 +21,7 @@ from wsmux.flask import Mux
 from wsmux.flask import request_threads as module
 from wsmux.flask.request_threads import (
     ConnectionLimit,
+    closes_alone,
     longest_closing,
     longest_stop,
     most_connections,
@@ -140,6 +141,7 @@ def test_why_a_connection_holds_its_thread(
         assert why in reason
     else:
         assert reason == why
+    assert not closes_alone(environ or {}, reason)
 
 
 def test_why_is_logged_once_in_each_process(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from flask import Flask, current_app, g, request, session
@@ -31,6 +32,8 @@ def app(
     detach: bool = True,
     descriptors: int = DESCRIPTORS,
     drain: float | None = None,
+    workers: str | None = None,
+    grace: float = 60.0,
     **options: Any,
 ) -> Flask:
     """Return the application: streams at ``/``, connections at ``/room``, River at ``/river``.
@@ -38,11 +41,16 @@ def app(
     Args:
         descriptors: how many the process may have.
         drain: seconds to drain for on SIGTERM, ``None`` to do nothing then.
+        workers: a directory over which sessions reach other workers; their processes are noted in
+            its file ``seen``, a line for each WebSocket. ``None`` resumes no connections.
+        grace: seconds that they are kept.
         options: of the ``Mux``.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = descriptors if hard == resource.RLIM_INFINITY else min(descriptors, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if workers is not None:
+        options["resume"] = wsmux.Resume(workers=workers, grace=grace)
     made = Flask(__name__)
     made.secret_key = "a secret of this test"
     mux = Mux(made, **options)
@@ -65,6 +73,9 @@ def app(
     @made.before_request
     def remember() -> None:
         g.known = session["known"] = "before the request"
+        if workers is not None and "Upgrade" in request.headers:
+            with Path(workers, "seen").open("a") as file:
+                file.write(f"{os.getpid()}\n")
 
     @mux.route("/room/<name>", detach=detach)
     def room(connection: wsmux.Connection, name: str) -> None:
@@ -74,6 +85,11 @@ def app(
             stream.write(repr(told).encode())
         connection.wait_closed()
         sys.stderr.write(f"left the room {name}\n")
+
+    @mux.stream_route("/who", detach=detach)
+    def who(stream: wsmux.Stream) -> None:
+        """Tell the process that has the connection."""
+        stream.write(str(os.getpid()).encode())
 
     kept = rpc.Service(
         "kept", state="the state", dispose=lambda state: sys.stderr.write(f"disposed of {state}\n")

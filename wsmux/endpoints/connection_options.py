@@ -108,6 +108,7 @@ class ConnectionOptions:
         deadline: Deadline,
         awaiting: AbstractContextManager[object],
         returns: bool = False,
+        passes: bool = True,
     ) -> Connection | OneShotEvent:
         """Return the connection of a client over a WebSocket after its handshake.
 
@@ -116,9 +117,10 @@ class ConnectionOptions:
             sessions: those of the server, if it resumes connections.
             awaiting: entered while the client's first message is awaited.
             returns: the client may only resume one, since the server is full.
+            passes: as of ``ResumableSessions.greet``.
 
         If the socket went to a connection that it resumes, an event is returned that is set once
-        that has closed it.
+        this process has closed it.
 
         Raises:
             HandshakeError: what the client sends first is not allowed; the socket is closed.
@@ -127,7 +129,7 @@ class ConnectionOptions:
         if sessions is None or not is_resumable(protocol):
             return self.over_websocket(sock, Role.SERVER, protocol, request)
         with awaiting:
-            session = sessions.greet(sock, deadline, returns)
+            session = sessions.greet(sock, deadline, returns, passes)
         if isinstance(session, OneShotEvent):
             return session
         try:

@@ -1,18 +1,23 @@
 """Find the session of each client that reconnects, on the server.
 
 One lock guards the table. Under it nothing is read, written or waited for, and no transport's mutex
-is taken.
+is taken. Sessions of other processes are theirs to find; see ``handover``.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
 
 from ..config import Resume
-from ..exceptions import HandshakeError, WsmuxError
+from ..exceptions import HandshakeError, NoThreadError, WsmuxError
 from ..handshake.greeting import receive_greeting, send_greeting
 from ..protocols.base import Role
 from ..protocols.resumption import (
@@ -26,9 +31,11 @@ from ..protocols.resumption import (
 )
 from ..runtime import fork
 from ..runtime.deadline import Deadline
+from ..runtime.files import private_folder
 from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from ..transport.resumable_transport import Carrier, ResumableTransport
+from .handover import TakeOver, hand_over
 
 __all__ = ["ResumableSessions"]
 
@@ -48,80 +55,103 @@ class ResumableSessions:
 
     Args:
         resume: the limits.
+
+    Raises:
+        PermissionError: ``resume.workers`` is a directory that others have access to.
+        OSError: it cannot be made.
     """
 
     def __init__(self, resume: Resume) -> None:
         self._resume = resume
-        self._epoch = os.urandom(EPOCH_SIZE)
+        self._workers = None if resume.workers is None else Path(resume.workers)
+        if self._workers is not None:
+            private_folder(self._workers)
         self.forked()
         fork.register(self)
 
     def forked(self) -> None:
-        """Start over: a forked child has no sessions."""
+        """Start over: a forked child has no sessions, and is another process to its clients."""
+        self._epoch = os.urandom(EPOCH_SIZE)
         self._lock = threading.Lock()
         self._entries: dict[bytes, _Entry] = {}
         self._detached: OrderedDict[bytes, ResumableTransport] = OrderedDict()
         self._stopping = False
+        self._listening = threading.Lock()  # held while the next one is made
+        self._take_over: TakeOver | None = None
+        self._told = False
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def greet(
-        self, sock: socket.socket, deadline: Deadline, returns: bool = False
+        self, sock: socket.socket, deadline: Deadline, returns: bool = False, passes: bool = True
     ) -> Session | OneShotEvent:
         """Read the HELLO of a new carrier, and answer it.
 
         Blocks until it has arrived. Returns the new session, of which the caller owns the socket;
-        or, if the socket went to the session it resumes, an event that is set once that has closed
-        it.
+        or, if the socket went to the session it resumes, an event that is set once this process has
+        closed it.
 
         Args:
             returns: no new session is begun, since the server is full.
+            passes: the caller does nothing with the socket but close it, if it went to another
+                process.
 
         Raises:
             HandshakeError: it was refused, or is no HELLO; the socket is closed.
             TimeoutError, OSError: as above.
         """
-        try:
+        with _closed_by_errors(sock):
             message = receive_greeting(sock, Role.SERVER, deadline)
             hello, signed, mac = parse_hello(message)
-            found = self._find(hello, signed, mac, returns)
-            if isinstance(found, Session):
-                welcome = found.welcome()._replace(key=found.key)
-                try:
-                    send_greeting(sock, Role.SERVER, welcome.encode(), deadline)
-                except BaseException:
-                    self.forget(found)
-                    raise
-                return found
-            if isinstance(found, ResumableTransport):
-                released = OneShotEvent()
-                carrier = Carrier(sock, hello.received, hello.oldest, True, released.set)
-                if found.offer(carrier):
-                    return released
-                found = Refusal(True, "the session has just ended")
-            if found is None:  # no answer, so the client tries again
-                raise HandshakeError(
-                    "a client resumed a session that is still being made; it will try again"
-                )
-            send_greeting(sock, Role.SERVER, found.encode(), deadline)
-            raise HandshakeError(f"a client may not resume: {found.reason}")
-        except WsmuxError as error:
-            sock.close()
-            if isinstance(error, HandshakeError):
+            if not hello.resuming:
+                self._listen()
+            elif self._is_foreign(hello):
+                passes = passes and not isinstance(sock, ssl.SSLSocket)
+                return self._hand_over(sock, hello, message, deadline, passes)
+            return self._answer(sock, hello, signed, mac, deadline, returns)
+
+    def _answer(
+        self,
+        sock: socket.socket,
+        hello: Hello,
+        signed: bytes,
+        mac: bytes,
+        deadline: Deadline,
+        returns: bool = False,
+    ) -> Session | OneShotEvent:
+        """Answer a HELLO that is for this process; see ``greet``."""
+        found = self._find(hello, signed, mac, returns)
+        if isinstance(found, Session):
+            welcome = found.welcome()._replace(key=found.key)
+            try:
+                send_greeting(sock, Role.SERVER, welcome.encode(), deadline)
+            except BaseException:
+                self.forget(found)
                 raise
-            raise HandshakeError(str(error)) from error
-        except OSError:
-            sock.close()
-            raise
+            return found
+        if isinstance(found, ResumableTransport):
+            released = OneShotEvent()
+            carrier = Carrier(sock, hello.received, hello.oldest, True, released.set)
+            if found.offer(carrier):
+                return released
+            found = Refusal(True, "the session has just ended")
+        if found is None:  # no answer, so the client tries again
+            raise HandshakeError(
+                "a client resumed a session that is still being made; it will try again"
+            )
+        _refuse(sock, found, deadline)
 
     def _find(
-        self, hello: Hello, signed: bytes, mac: bytes, returns: bool
+        self, hello: Hello, signed: bytes, mac: bytes, returns: bool = False, looks: bool = False
     ) -> Session | ResumableTransport | Refusal | None:
         """Return the new session, the transport of the one that is resumed, or a refusal.
 
         ``None`` if its transport is still being made: the client may have read WELCOME, lost the
         first carrier and come back before the thread that sent it goes on.
+
+        Args:
+            looks: nothing is changed, so that the HELLO can still be used.
         """
         with self._lock:
             entry = self._entries.get(hello.session)
@@ -141,7 +171,8 @@ class ResumableSessions:
                 return None
             if hello.generation <= entry.session.generation:
                 return Refusal(False, "a later carrier was there before")
-            entry.session.generation = hello.generation
+            if not looks:
+                entry.session.generation = hello.generation
             return entry.transport
 
     def _new_locked(self, hello: Hello) -> Session:
@@ -163,6 +194,71 @@ class ResumableSessions:
             waiting = list(self._detached.values())
         for transport in waiting:
             transport.lose("the server shuts down")
+        with self._listening:
+            if self._take_over is not None:
+                self._take_over.shutdown()
+
+    # Other processes
+
+    def _is_foreign(self, hello: Hello) -> bool:
+        """Return whether another process may have the session."""
+        return self._workers is not None and hello.epoch != self._epoch
+
+    def _listen(self) -> None:
+        """Let other processes pass clients to this one, as soon as it has a session."""
+        if self._workers is None or self._take_over is not None:
+            return
+        with self._listening:
+            if self._take_over is not None or self._stopping:
+                return
+            try:
+                self._take_over = TakeOver(
+                    self._workers, self._epoch, self._check, self._resumed_elsewhere
+                )
+            except (OSError, NoThreadError) as error:
+                _log.warning(
+                    "clients can return to their sessions only if they reach this process itself, "
+                    "as it cannot listen in Resume.workers, %s: %s",
+                    self._workers,
+                    error,
+                )
+
+    def _hand_over(
+        self, sock: socket.socket, hello: Hello, message: bytes, deadline: Deadline, passes: bool
+    ) -> OneShotEvent:
+        """Pass a client to the process that has its session."""
+        assert self._workers is not None
+        if not passes:
+            if not self._told:
+                self._told = True
+                _log.warning(
+                    "a client of another worker loses its session: a socket whose TLS ends here, "
+                    "or that this server shuts down, cannot be passed on; let a proxy end TLS, and "
+                    "run gunicorn or wsmux.serve"
+                )
+            found: Refusal | None = Refusal(True, "this server does not have the session")
+        else:
+            found = hand_over(self._workers, hello.epoch, message, sock, deadline)
+        if found is not None:
+            _refuse(sock, found, deadline)
+        sock.close()
+        released = OneShotEvent()
+        released.set()
+        return released
+
+    def _check(self, hello: Hello, signed: bytes, mac: bytes) -> Refusal | bool:
+        """Return whether a client of another process may resume; see ``handover``."""
+        if not hello.resuming:
+            return Refusal(False, "only sessions that exist are passed on")
+        found = self._find(hello, signed, mac, looks=True)
+        return found if isinstance(found, Refusal) else found is not None
+
+    def _resumed_elsewhere(
+        self, sock: socket.socket, hello: Hello, signed: bytes, mac: bytes, deadline: Deadline
+    ) -> None:
+        """Answer a client that another process passed here."""
+        with _closed_by_errors(sock):
+            self._answer(sock, hello, signed, mac, deadline)
 
     # As the ``Carriers`` of the transports
 
@@ -203,3 +299,27 @@ class ResumableSessions:
 
     def next_attempt(self) -> float | None:
         return None
+
+
+@contextmanager
+def _closed_by_errors(sock: socket.socket) -> Iterator[None]:
+    """Close a socket whose client cannot be served.
+
+    Raises:
+        HandshakeError: instead of any other error of ours.
+    """
+    try:
+        yield
+    except WsmuxError as error:
+        sock.close()
+        if isinstance(error, HandshakeError):
+            raise
+        raise HandshakeError(str(error)) from error
+    except OSError:
+        sock.close()
+        raise
+
+
+def _refuse(sock: socket.socket, refusal: Refusal, deadline: Deadline) -> NoReturn:
+    send_greeting(sock, Role.SERVER, refusal.encode(), deadline)
+    raise HandshakeError(f"a client may not resume: {refusal.reason}")

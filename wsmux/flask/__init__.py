@@ -98,9 +98,10 @@ class Mux:
     those that hold none, there are at most so many as the process has descriptors for, 192 of
     1,024. Further ones get 503. Without ``app``, call ``init_app`` later.
 
-    With ``resume``, a client must reach the same process; behind several workers, it gets
-    ``ResumeLost`` from the others. Where connections hold threads, one that was resumed holds one
-    more: that of the request over which it goes on. Elsewhere a full route lets its clients return.
+    With ``resume``, a client must reach the same process; from another worker it gets
+    ``ResumeLost``, unless ``Resume.workers`` names a directory that the workers share. Where
+    connections hold threads, one that was resumed holds one more: that of the request over which it
+    goes on. Elsewhere a full route lets its clients return.
     """
 
     @field_hints(Config, "config")
@@ -301,6 +302,7 @@ class Mux:
                     deadline,
                     nullcontext(),
                     upgraded.returns,
+                    upgraded.passes,
                 )
             except (HandshakeError, OSError, NoThreadError) as error:
                 # From 3.12 on, a process that is exiting can begin none.
@@ -318,8 +320,14 @@ class Mux:
         if detaches and (handler is not None or self._around):
             run = copy_current_request_context(run)  # it runs in another thread
 
-        sessions = 0 if self._sessions is None else len(self._sessions)
-        return self._upgrades.answer(check, serve, self._stop if detaches else None, sessions)
+        limits = self._options["resume"]
+        return self._upgrades.answer(
+            check,
+            serve,
+            self._stop if detaches else None,
+            sessions=0 if self._sessions is None else len(self._sessions),
+            passes=limits is not None and limits.workers is not None,
+        )
 
     def _run(
         self,

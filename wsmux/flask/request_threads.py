@@ -26,6 +26,7 @@ from ..runtime.logs import logger
 
 __all__ = [
     "ConnectionLimit",
+    "closes_alone",
     "longest_closing",
     "longest_stop",
     "most_connections",
@@ -142,6 +143,18 @@ def why_held(environ: Mapping[str, Any] | None = None) -> str | None:
         return _UNKNOWN
     sock = None if environ is None else environ.get("gunicorn.socket")
     return _TLS if worker.cfg.is_ssl or isinstance(sock, ssl.SSLSocket) else None
+
+
+def closes_alone(environ: Mapping[str, Any], reason: str | None) -> bool:
+    """Return whether the server does nothing to a socket after its request but close it.
+
+    Of gunicorn with gevent. One with threads shuts it down before, as Werkzeug does, and gevent's
+    own server reads from it.
+
+    Args:
+        reason: what ``why_held`` returned.
+    """
+    return reason is _GREEN and _gunicorn_worker() is not None and "gunicorn.socket" in environ
 
 
 def tell_why_held(reason: str | None) -> None:

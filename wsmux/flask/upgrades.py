@@ -19,7 +19,13 @@ from ..protocols.registry import is_resumable
 from ..runtime import fork
 from ..runtime.logs import logger
 from .detached_threads import DetachedThreads
-from .request_threads import ConnectionLimit, longest_stop, tell_why_held, why_held
+from .request_threads import (
+    ConnectionLimit,
+    closes_alone,
+    longest_stop,
+    tell_why_held,
+    why_held,
+)
 from .responses import Ended, Response, refusal, request
 
 __all__ = ["Upgraded", "Upgrades"]
@@ -35,12 +41,14 @@ class Upgraded(NamedTuple):
         wire: the one to speak, ``None`` for no subprotocol.
         request: what the client asked for.
         returns: the client may only return to a connection that is counted already.
+        passes: another process may take the socket: the server does nothing with it but close it.
     """
 
     socket: socket.socket
     wire: Any
     request: Request
     returns: bool
+    passes: bool
 
 
 class Upgrades:
@@ -80,6 +88,7 @@ class Upgrades:
         serve: Callable[[Upgraded], object],
         shutdown: Shutdown | None = None,
         sessions: int = 0,
+        passes: bool = False,
     ) -> Response:
         """Answer the request of this thread.
 
@@ -92,13 +101,15 @@ class Upgrades:
             serve: serves the connection until it has ended.
             shutdown: ends the connections of these routes when the process exits.
             sessions: how many connections clients may return to, each with another socket.
+            passes: sockets of clients that return may go to another process.
         """
         environ = request.environ
         detached = shutdown is not None
         with ExitStack() as held:
             try:
                 wire = check(environ)
-                spare = sessions if detached and wire is not None and is_resumable(wire) else 0
+                resumes = wire is not None and is_resumable(wire)
+                spare = sessions if detached and resumes else 0
                 guest = self._admission.admit(environ, spare)
                 held.callback(self._admission.leave, guest)
                 full = held.enter_context(self._limit.held(detached, spare))
@@ -106,7 +117,8 @@ class Upgrades:
             except HandshakeError as error:
                 return refusal(error)
             returns = full or guest.returns
-            upgraded = Upgraded(accepted.socket, wire, request_of(environ), returns)
+            passes = passes and resumes and (detached or _leaves(environ))
+            upgraded = Upgraded(accepted.socket, wire, request_of(environ), returns, passes)
             serving = partial(_serve, held.pop_all(), serve, upgraded)
         if shutdown is None or not self._detached(environ, serving, shutdown):
             serving()
@@ -128,6 +140,22 @@ class Upgrades:
             _log.warning("a connection of %s holds its request's thread: %s", request.path, error)
             return False
         return True
+
+
+def _leaves(environ: dict[str, Any]) -> bool:
+    """Have the server end a request, which still holds its thread, without a word to the client.
+
+    Returns false if it cannot.
+    """
+    reason = why_held(environ)
+    if reason is not None:
+        return closes_alone(environ, reason)
+    try:
+        leave_server(environ)
+    except OSError as error:
+        _log.warning("a connection of %s cannot leave this process: %s", request.path, error)
+        return False
+    return True
 
 
 def _serve(held: ExitStack, serve: Callable[[Upgraded], object], upgraded: Upgraded) -> None:
