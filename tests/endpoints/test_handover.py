@@ -15,9 +15,9 @@ import pytest
 
 import wsmux
 from wsmux.config import LONGEST_WORKERS
-from wsmux.endpoints import handover
+from wsmux.endpoints import acceptor, handover
 from wsmux.endpoints.acceptor import BACKLOG
-from wsmux.endpoints.handover import GIVE, receive_socket
+from wsmux.endpoints.handover import GIVE, TakeOver, receive_socket
 from wsmux.endpoints.resumable_sessions import ResumableSessions
 from wsmux.exceptions import HandshakeError
 from wsmux.handshake.greeting import receive_greeting, send_greeting
@@ -36,6 +36,7 @@ SUBPROTOCOL = "wsmux.resume.v1+wsmux"
 ID = b"sixteen bytes id"
 GONE = "the process that had the session has ended"
 PIECE = 100_000
+CUTS = 50
 
 
 def echo(stream: wsmux.Stream) -> None:
@@ -135,7 +136,7 @@ def test_a_client_goes_on_over_whichever_server_it_reaches(folder: Path, transpo
         url = proxy.url.replace("ws:", "tcp:") if transport == "tcp" else proxy.url
         with wsmux.connect(url, resume=True) as connection, connection.open_stream() as stream:
             stream.timeout = WAIT
-            for count in range(1, 9):
+            for count in range(1, CUTS + 1):
                 proxy.target = (other, owner, other)[count % 3].port
                 data = random.Random(count).randbytes(PIECE)
                 writing = in_thread(stream.write, data)
@@ -441,6 +442,18 @@ def test_a_server_that_can_no_longer_listen_keeps_its_sessions_to_itself(
             assert "it cannot listen in Resume.workers" in caplog.text
             proxy.reset()
             wait_for(lambda: connection.stats().reconnects == 1)
+
+
+def test_one_that_cannot_begin_leaves_no_socket(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: object) -> None:
+        raise wsmux.NoThreadError("no thread")
+
+    monkeypatch.setattr(acceptor, "start_thread", fail)
+    with pytest.raises(wsmux.NoThreadError):
+        TakeOver(folder, b"an epoch", lambda *_: False, lambda *_: None)
+    assert not list(folder.iterdir())
 
 
 def test_the_name_of_a_socket_fits_its_address(folder: Path) -> None:

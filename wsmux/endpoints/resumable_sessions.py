@@ -1,7 +1,8 @@
 """Find the session of each client that reconnects, on the server.
 
 One lock guards the table. Under it nothing is read, written or waited for, and no transport's mutex
-is taken. Sessions of other processes are theirs to find; see ``handover``.
+is taken. Sessions of other processes are theirs to find; see ``handover``. A second lock is held
+while this process begins to listen for them, or ends; threads that answer clients do not need it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class ResumableSessions:
         self._entries: dict[bytes, _Entry] = {}
         self._detached: OrderedDict[bytes, ResumableTransport] = OrderedDict()
         self._stopping = False
-        self._listening = threading.Lock()  # held while the next one is made
+        self._listening = threading.Lock()
         self._take_over: TakeOver | None = None
         self._told = False
 
@@ -242,6 +243,7 @@ class ResumableSessions:
         if found is not None:
             _refuse(sock, found, deadline)
         sock.close()
+        _log.info("a client was passed to the process that has its session")
         released = OneShotEvent()
         released.set()
         return released
