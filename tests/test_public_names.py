@@ -85,6 +85,7 @@ CONNECTION = {
     "role",
     "stats",
     "stream_stats",
+    "user",
     "wait_closed",
     "wait_drained",
 }

@@ -295,3 +295,73 @@ def test_it_serves_ipv6_too() -> None:
         pytest.skip(f"no IPv6 here: {error}")
     with server, wsmux.connect(server.url) as connection:
         assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
+
+
+def named(request: wsmux.Request) -> str | bool:
+    """Be an ``authorize`` that believes what it is told."""
+    if request.query == "bug":
+        raise ConnectionError("the database is away")
+    if request.query == "late":
+        raise wsmux.HandshakeError("closed for today", 410)
+    return request.headers.get("x-user", False)
+
+
+def test_the_application_names_the_user_of_a_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "wsmux.audit"),
+        wsmux.serve(idle, authorize=named) as server,
+        wsmux.connect(server.url, headers={"X-User": "ann"}) as connection,
+    ):
+        wait_for(lambda: len(server.connections) == 1)
+        (served,) = server.connections
+        assert served.user == "ann"
+        assert connection.user is None, "a client is not told who it is"
+    came, left = (line for line in caplog.messages if " user=ann " in line)
+    assert came.startswith("accepted path=/ peer=127.0.0.1 user=ann ")
+    assert left.startswith("closed path=/ peer=127.0.0.1 user=ann ")
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "text"),
+    [("", 403, "not allowed"), ("bug", 500, "internal error"), ("late", 410, "closed for today")],
+)
+def test_a_client_that_the_application_refuses_is_not_upgraded(
+    query: str, status: int, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "wsmux"),
+        wsmux.serve(idle, authorize=named) as server,
+        pytest.raises(wsmux.HandshakeError, match=text) as error,
+    ):
+        wsmux.connect(f"{server.url}/?{query}")
+    assert error.value.status == status
+    assert "database" not in str(error.value)
+    assert ("the database is away" in caplog.text) is (query == "bug")
+    why = f'"{text}"'
+    assert f"refused path=/ peer=127.0.0.1 user=- status={status} why={why}" in caplog.messages
+
+
+def test_who_is_refused_for_his_address_is_in_the_audit_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "wsmux.audit"),
+        wsmux.serve(idle, max_connections=1) as server,
+        wsmux.connect(server.url),
+    ):
+        with pytest.raises(wsmux.HandshakeError) as error:
+            wsmux.connect(server.url)
+        assert error.value.status == 503
+        assert any(
+            line.startswith("refused path=- peer=127.0.0.1 user=- status=503 why=")
+            for line in caplog.messages
+        )
+
+
+def test_a_plain_socket_has_no_request_to_ask_about() -> None:
+    with pytest.raises(ValueError, match="authorize is given the HTTP request"):
+        wsmux.serve(idle, transport="tcp", authorize=named)
+    with pytest.raises(TypeError, match="authorize must be a function"):
+        wsmux.serve(idle, authorize="ann")  # type: ignore[arg-type]

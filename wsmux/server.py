@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from .config import Config, Resume
+from .endpoints import audit
 from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from .endpoints.connection_options import (
     DEFAULT_WORKERS,
@@ -19,7 +20,7 @@ from .endpoints.resumable_sessions import ResumableSessions
 from .endpoints.shutdown import REASON, end_connections
 from .endpoints.stream_handlers import StreamHandler
 from .exceptions import CloseCode, HandshakeError
-from .handshake.access import Access, TokenCheck
+from .handshake.access import Access, Authorize, TokenCheck, authorized, check_authorize
 from .handshake.origin import allowed_origins
 from .handshake.request import Request
 from .handshake.resume_line import asks_to_resume
@@ -64,8 +65,10 @@ class Server(Acceptor):
         ssl_context: ssl.SSLContext | None,
         max_connections: int,
         access: Access | None = None,
+        authorize: Authorize | None = None,
     ) -> None:
         self._access = access or Access(None)
+        self._authorize = authorize
         self._handler = handler
         self._connection_options = connection_options
         self._protocols = served_protocols(protocols)
@@ -136,6 +139,7 @@ class Server(Acceptor):
             return
         with self._lock:
             self._connections.add(connection)
+        visit = audit.Visit(connection, _host(address))
         try:
             if self._stopping.is_set():
                 connection.close(code=CloseCode.GOING_AWAY, reason=REASON)
@@ -143,14 +147,17 @@ class Server(Acceptor):
         finally:
             with self._lock:
                 self._connections.discard(connection)
+            visit.ended()
 
     def _shake_hands(self, sock: socket.socket, address: Any) -> Connection | None:
         deadline = Deadline(self._connection_options.config.handshake_timeout)
+        request: Request | None = None
         try:
             sock = self._secure(sock, deadline)
             if self._plain:
                 return self._shake_hands_over_tcp(sock, deadline)
             environ = self._request(sock, address, deadline)
+            request = request_of(environ)
             offered = check_upgrade(environ, self._origins)
             self._access.check(environ)
             returns = self._guest().returns
@@ -162,11 +169,35 @@ class Server(Acceptor):
             protocol = check_request(
                 environ, self._protocols, self._origins, self._sessions is not None
             )
+            request = self._authorized(request)
             sock = self._upgrade(sock, environ, protocol)
-            return self._accepted(sock, protocol, request_of(environ), deadline)
+            return self._accepted(sock, protocol, request, deadline)
         except (HandshakeError, OSError, RuntimeError) as error:
+            if isinstance(error, HandshakeError):
+                audit.refused(request, _host(address), error.status, str(error))
             self._refused(sock, address, error)
         return None
+
+    def _authorized(self, request: Request) -> Request:
+        """Return the request with the name of its user.
+
+        Raises:
+            HandshakeError: the application refuses it, or its function has failed.
+        """
+        try:
+            return authorized(self._authorize, request)
+        except HandshakeError:
+            raise
+        except Exception as error:
+            _log.exception("%s: authorize= failed", self.url)
+            raise HandshakeError("internal error", 500) from error
+
+    def _start(self, sock: socket.socket, address: Any) -> None:
+        try:
+            super()._start(sock, address)
+        except HandshakeError as error:
+            audit.refused(None, _host(address), error.status, str(error))
+            raise
 
     def _shake_hands_over_tcp(self, sock: socket.socket, deadline: Deadline) -> Connection | None:
         protocol, resumes = self._protocols[0], False
@@ -212,6 +243,11 @@ class Server(Acceptor):
         return False
 
 
+def _host(address: Any) -> str:
+    """Return the host of a peer's address; ``""`` for a Unix socket."""
+    return str(address[0]) if address else ""
+
+
 @field_hints(Config, "config")
 def serve(
     handler: ConnectionHandler | None = None,
@@ -226,6 +262,7 @@ def serve(
     # the request
     origins: Iterable[str] | None = None,
     token: TokenCheck | None = None,
+    authorize: Authorize | None = None,
     ssl_context: ssl.SSLContext | None = None,
     # incoming streams
     accept_streams: bool = True,
@@ -261,6 +298,11 @@ def serve(
         token: required from clients as ``Authorization: Bearer TOKEN``; others get 401 before the
             upgrade. A string, several strings, or a function that takes one and returns whether it
             is valid. By default, no token is required.
+        authorize: called with the ``Request`` of each client, in the thread of its connection,
+            before the WebSocket is accepted and behind all other checks. It returns the name of the
+            user, which is ``connection.user``; ``True`` for a client without a name; or ``False``
+            or ``None``: 403. A ``HandshakeError`` that it raises is the answer, with its status;
+            any other exception is logged, and the answer is 500. By default, nobody is asked.
         ssl_context: a server-side context, for ``wss://``.
         stream_handler: called in a worker thread with each stream that the client opens; the stream
             is closed when it returns. At least one of the two handlers is required.
@@ -302,6 +344,12 @@ def serve(
             "tokens are sent in the HTTP request, which a plain socket does not have: serve "
             "WebSockets"
         )
+    check_authorize(authorize)
+    if transport == "tcp" and authorize is not None:
+        raise ValueError(
+            "authorize is given the HTTP request, which a plain socket does not have: serve "
+            "WebSockets"
+        )
     access = Access(token)  # raises for an invalid token
     connection_options = ConnectionOptions(
         config=config or Config(),
@@ -331,4 +379,5 @@ def serve(
         ssl_context=ssl_context,
         max_connections=max_connections,
         access=access,
+        authorize=authorize,
     )

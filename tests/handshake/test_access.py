@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from wsmux.exceptions import HandshakeError
-from wsmux.handshake.access import Access, TokenCheck, is_loopback
+from wsmux.handshake.access import (
+    MAX_USER,
+    Access,
+    TokenCheck,
+    authorized,
+    check_authorize,
+    is_loopback,
+)
+from wsmux.handshake.request import Request
+
+REQUEST = Request("/", "", {"x-user": "ann"}, "192.0.2.1:5")
 
 
 def check(token: TokenCheck | None, header: str | None) -> Any:
@@ -73,3 +83,31 @@ def test_loopback_is_known(host: str) -> None:
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.1", "example.org"])
 def test_what_is_not_loopback_is_known(host: str) -> None:
     assert not is_loopback(host)
+
+
+def test_an_application_names_the_user_by_the_request() -> None:
+    assert authorized(lambda request: request.headers["x-user"], REQUEST).user == "ann"
+
+
+@pytest.mark.parametrize("authorize", [None, lambda request: True], ids=["nobody", "true"])
+def test_a_client_may_come_without_a_name(authorize: Any) -> None:
+    assert authorized(authorize, REQUEST) is REQUEST
+
+
+@pytest.mark.parametrize("answer", [False, None, "", "x" * (MAX_USER + 1)], ids=repr)
+def test_an_application_refuses_with_403(answer: Any) -> None:
+    with pytest.raises(HandshakeError, match="not allowed|longer than 255 characters") as caught:
+        authorized(lambda request: answer, REQUEST)
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("answer", [42, object()], ids=["number", "object"])
+def test_what_is_true_by_mistake_lets_nobody_in(answer: Any) -> None:
+    # As a proxy of Flask-Login is, also where nobody is logged in.
+    with pytest.raises(TypeError, match=r"^authorize= returned an object of type (int|object): "):
+        authorized(lambda request: answer, REQUEST)
+
+
+def test_what_is_no_function_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="^authorize must be a function .*, not str$"):
+        check_authorize("ann")

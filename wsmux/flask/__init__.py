@@ -34,6 +34,7 @@ from ..durable.files import (
 )
 from ..durable.receiver import MAX_STREAMS, DurableHandler
 from ..endpoints.acceptor import DRAIN
+from ..endpoints.audit import Visit
 from ..endpoints.connection_options import (
     DEFAULT_WORKERS,
     ConnectionHandler,
@@ -45,6 +46,7 @@ from ..endpoints.shutdown import ConnectionRegistry
 from ..endpoints.shutdown_signals import shut_down_on_signals
 from ..endpoints.stream_handlers import StreamHandler
 from ..exceptions import CloseCode, HandshakeError, NoThreadError
+from ..handshake.access import Authorize, check_authorize
 from ..handshake.origin import allowed_origins
 from ..handshake.websocket_server import check_request
 from ..mux.connection import Connection, StartOn
@@ -98,6 +100,12 @@ class Mux:
     those that hold none, there are at most so many as the process has descriptors for, 192 of
     1,024. Further ones get 503. Without ``app``, call ``init_app`` later.
 
+    ``authorize`` says who may connect to routes that have none of their own. It is called in the
+    context of the request, behind all other checks and before the WebSocket is accepted, so it may
+    look at ``session`` and ``request`` beside the ``Request`` that it is given. It returns the name
+    of the user, which is ``connection.user``; ``True`` for a client without a name; or ``False`` or
+    ``None``: 403. What it raises, as by ``abort``, is answered as if the view had raised it.
+
     With ``resume``, a client must reach the same process; from another worker it gets
     ``ResumeLost``, unless ``Resume.workers`` names a directory that the workers share. Where
     connections hold threads, one that was resumed holds one more: that of the request over which it
@@ -113,6 +121,7 @@ class Mux:
         config: Config | None = None,
         origins: Iterable[str] | None = None,
         max_connections: int | None = None,
+        authorize: Authorize | None = None,
         accept_streams: bool = True,
         start_on: StartOn = "open",
         workers: int = DEFAULT_WORKERS,
@@ -121,6 +130,8 @@ class Mux:
         bymux_state: BymuxState | None = None,
         resume: Resume | bool = False,
     ) -> None:
+        check_authorize(authorize)
+        self._authorize = authorize
         self._protocols = served_protocols(protocols)
         self._origins = allowed_origins(origins)
         self._options: dict[str, Any] = {
@@ -191,20 +202,31 @@ class Mux:
         self._served.shutdown(timeout, longest_closing())
 
     def route(
-        self, path: str, *, detach: bool = False, **options: Any
+        self,
+        path: str,
+        *,
+        detach: bool = False,
+        authorize: Authorize | None = None,
+        **options: Any,
     ) -> Callable[[Handler], Handler]:
         """Serve ``handler(connection, **variables)`` at a path; takes Flask's routing options.
 
         Args:
+            authorize: says who may connect here, in the place of that of the ``Mux``.
             detach: run the handler in a thread of its own, where the server allows it, so that it
                 holds none of the server's. ``request`` and ``session`` are then copies of those of
                 the request, which has ended; ``g`` is empty. Elsewhere the handler runs in the
                 thread of the request, as without it.
         """
-        return self._decorator(path, options, streams=False, detach=detach)
+        return self._decorator(path, options, streams=False, detach=detach, authorize=authorize)
 
     def stream_route(
-        self, path: str, *, detach: bool = True, **options: Any
+        self,
+        path: str,
+        *,
+        detach: bool = True,
+        authorize: Authorize | None = None,
+        **options: Any,
     ) -> Callable[[Handler], Handler]:
         """Serve ``handler(stream, **variables)`` at a path, for each stream a client opens.
 
@@ -212,10 +234,11 @@ class Mux:
         options.
 
         Args:
+            authorize: says who may connect here, in the place of that of the ``Mux``.
             detach: give the thread of the request back to the server, where it allows that; with
                 false the connection holds it for as long as it lasts.
         """
-        return self._decorator(path, options, streams=True, detach=detach)
+        return self._decorator(path, options, streams=True, detach=detach, authorize=authorize)
 
     def around(self, function: Around) -> Around:
         """Enter ``function(connection)`` around the serving of each connection; a decorator.
@@ -238,7 +261,7 @@ class Mux:
         """Serve ``handler(stream, **variables)`` at a path, for each durable stream of clients.
 
         The stream is a ``wsmux.durable.ReceivedStream``, and ``DurableHandler`` describes what
-        happens. Takes Flask's routing options.
+        happens. Takes Flask's routing options, and ``authorize`` as ``stream_route`` does.
 
         Args:
             path: of the route.
@@ -255,8 +278,17 @@ class Mux:
         return decorate
 
     def _decorator(
-        self, path: str, options: dict[str, Any], streams: bool, detach: bool
+        self,
+        path: str,
+        options: dict[str, Any],
+        *,
+        streams: bool,
+        detach: bool,
+        authorize: Authorize | None,
     ) -> Callable[[Handler], Handler]:
+        check_authorize(authorize)
+        asked = authorize or self._authorize
+
         def decorate(handler: Handler) -> Handler:
             name = _name_of(handler, options.get("endpoint"))
             if detach:
@@ -266,8 +298,8 @@ class Mux:
                 serve = partial(handler, **variables)
                 detaches = detach and self._upgrades.detaches()
                 if streams:
-                    return self._serve(None, serve, detaches)
-                return self._serve(serve, None, detaches)
+                    return self._serve(None, serve, detaches, asked)
+                return self._serve(serve, None, detaches, asked)
 
             view.__name__ = name
             if self._app is None:
@@ -283,6 +315,7 @@ class Mux:
         handler: ConnectionHandler | None,
         stream_handler: StreamHandler | None,
         detaches: bool,
+        authorize: Authorize | None,
     ) -> Response:
         def check(environ: dict[str, Any]) -> str:
             resumes = self._sessions is not None
@@ -313,8 +346,12 @@ class Mux:
                 if not detaches:
                     accepted.wait()  # the socket belongs to this request, too
                 return
-            with self._served.serving(accepted):
-                run(accepted, options, handler)
+            visit = Visit(accepted, upgraded.request.remote_address)
+            try:
+                with self._served.serving(accepted):
+                    run(accepted, options, handler)
+            finally:
+                visit.ended()
 
         run = self._run
         if detaches and (handler is not None or self._around):
@@ -327,6 +364,7 @@ class Mux:
             self._stop if detaches else None,
             sessions=0 if self._sessions is None else len(self._sessions),
             passes=limits is not None and limits.workers is not None,
+            authorize=authorize,
         )
 
     def _run(
@@ -364,7 +402,7 @@ def uploads(
     """Receive files at a path, as ``wsmux upload`` sends them; return the ``Mux`` of the route.
 
     Uploads go on after either side was killed. A file has its name in the folder when it is whole.
-    Who may upload is for the application to say, such as in ``before_request``.
+    Who may upload is for the application to say, by ``authorize`` or in ``before_request``.
 
     Args:
         app_or_mux: an application, for which a ``Mux`` is made, or a ``Mux`` with its options.
@@ -380,7 +418,7 @@ def uploads(
             week by default; ``None`` for never.
         idle_timeout: seconds without data after which a client is told to come again.
         replace: let a file replace an older one of its name.
-        options: of Flask's routing.
+        options: of Flask's routing, and ``authorize`` as ``Mux.stream_route`` takes it.
     """
     mux = app_or_mux if isinstance(app_or_mux, Mux) else Mux(app_or_mux)
     offsets = FileOffsets(

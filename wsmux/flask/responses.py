@@ -12,6 +12,7 @@ from ..runtime.hints import how_to_install
 
 try:
     from flask import Blueprint, Flask, Response, copy_current_request_context, request
+    from werkzeug.exceptions import HTTPException
 except ImportError as error:
     raise ImportError(f"wsmux.flask needs Flask: {how_to_install('flask')}") from error
 
@@ -23,6 +24,7 @@ __all__ = [
     "Blueprint",
     "Ended",
     "Flask",
+    "HTTPException",
     "Response",
     "copy_current_request_context",
     "refusal",

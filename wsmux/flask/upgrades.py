@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..config import Config
+from ..endpoints import audit
 from ..endpoints.acceptor import DRAIN
 from ..endpoints.shutdown_signals import Shutdown, shut_down_at_exit
 from ..exceptions import HandshakeError, NoThreadError
+from ..handshake.access import Authorize, authorized
 from ..handshake.admission import Admission
 from ..handshake.request import Request
 from ..handshake.websocket_server import accept, leave_server, request_of
@@ -26,7 +28,7 @@ from .request_threads import (
     tell_why_held,
     why_held,
 )
-from .responses import Ended, Response, refusal, request
+from .responses import Ended, HTTPException, Response, refusal, request
 
 __all__ = ["Upgraded", "Upgrades"]
 
@@ -89,6 +91,7 @@ class Upgrades:
         shutdown: Shutdown | None = None,
         sessions: int = 0,
         passes: bool = False,
+        authorize: Authorize | None = None,
     ) -> Response:
         """Answer the request of this thread.
 
@@ -102,8 +105,11 @@ class Upgrades:
             shutdown: ends the connections of these routes when the process exits.
             sessions: how many connections clients may return to, each with another socket.
             passes: sockets of clients that return may go to another process.
+            authorize: asked who the client is, behind all other checks; what it raises passes, for
+                Flask to answer as it does elsewhere.
         """
         environ = request.environ
+        asked = request_of(environ)
         detached = shutdown is not None
         with ExitStack() as held:
             try:
@@ -111,14 +117,21 @@ class Upgrades:
                 resumes = wire is not None and is_resumable(wire)
                 spare = sessions if detached and resumes else 0
                 guest = self._admission.admit(environ, spare)
+                asked = request_of(environ)  # behind a trusted proxy, with the client's address
                 held.callback(self._admission.leave, guest)
                 full = held.enter_context(self._limit.held(detached, spare))
+                asked = authorized(authorize, asked)
                 accepted = accept(environ, wire)
             except HandshakeError as error:
+                audit.refused(asked, "", error.status or 400, str(error))
                 return refusal(error)
+            except Exception as error:  # of the application: as a rule by ``abort``
+                status = error.code if isinstance(error, HTTPException) else 500
+                audit.refused(asked, "", status, type(error).__name__)
+                raise
             returns = full or guest.returns
             passes = passes and resumes and (detached or _leaves(environ))
-            upgraded = Upgraded(accepted.socket, wire, request_of(environ), returns, passes)
+            upgraded = Upgraded(accepted.socket, wire, asked, returns, passes)
             serving = partial(_serve, held.pop_all(), serve, upgraded)
         if shutdown is None or not self._detached(environ, serving, shutdown):
             serving()

@@ -1,4 +1,4 @@
-"""Check bearer tokens before a WebSocket is accepted."""
+"""Check bearer tokens, and ask the application, before a WebSocket is accepted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from typing import Any
 
 from ..exceptions import HandshakeError
 from ..runtime.arguments import strings
+from .request import Request
 
-__all__ = ["Access", "TokenCheck", "is_loopback"]
+__all__ = ["Access", "Authorize", "TokenCheck", "authorized", "check_authorize", "is_loopback"]
 
 TokenCheck = str | Collection[str] | Callable[[str], Any]
+
+# Says who a client is: its name, true for one without a name, or false for one that is refused.
+Authorize = Callable[[Request], str | bool | None]
+
+# Characters of the name of a user, which may be made of what the client sends.
+MAX_USER = 255
 
 
 def is_loopback(host: str) -> bool:
@@ -76,3 +83,40 @@ class Access:
         for known in self._tokens or ():
             found |= hmac.compare_digest(given, known)  # all of them, against timing attacks
         return found
+
+
+def check_authorize(authorize: object) -> None:
+    """Raise the ``TypeError`` of an ``authorize=`` that is not a function."""
+    if authorize is not None and not callable(authorize):
+        kind = type(authorize).__name__
+        raise TypeError(
+            "authorize must be a function of a wsmux.Request that returns the name of the user, "
+            f"True or False, not {kind}"
+        )
+
+
+def authorized(authorize: Authorize | None, request: Request) -> Request:
+    """Return the request with the name of its user, if the application lets the client in.
+
+    Raises:
+        HandshakeError: it does not, with 403.
+        TypeError: the function has returned what may be a mistake: an object that is always true
+            would let everybody in.
+
+    What the function raises passes.
+    """
+    if authorize is None:
+        return request
+    user = authorize(request)
+    if user is True:
+        return request
+    if user is not None and not isinstance(user, str | bool):
+        raise TypeError(
+            f"authorize= returned an object of type {type(user).__name__}: return the name of the "
+            "user as a string, True for a client without a name, or False to refuse it"
+        )
+    if not user:
+        raise HandshakeError("not allowed", 403)
+    if len(user) > MAX_USER:
+        raise HandshakeError(f"the name of the user is longer than {MAX_USER} characters", 403)
+    return request._replace(user=user)

@@ -20,6 +20,7 @@ class Request(NamedTuple):
             already joined them.
         client_address: the host of the client; behind ``Config.trusted_proxies`` the one they
             report.
+        user: the name that ``authorize=`` of the server has given the client, if any.
     """
 
     path: str
@@ -28,3 +29,4 @@ class Request(NamedTuple):
     remote_address: str
     header_pairs: tuple[tuple[str, str], ...] = ()
     client_address: str = ""
+    user: str | None = None

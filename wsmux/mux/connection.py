@@ -95,6 +95,14 @@ class Connection(Closing):
         return self._multiplexer.transport.name
 
     @property
+    def user(self) -> str | None:
+        """The name that ``authorize=`` gave the client, on a server; else ``None``.
+
+        A resumed connection keeps the name that its first request had.
+        """
+        return None if self.request is None else self.request.user
+
+    @property
     def role(self) -> Role:
         """Which side of the connection this is."""
         return self._multiplexer.transport.role
