@@ -20,6 +20,7 @@ from wsmux.config import (
     Recording,
     Resume,
     Unchosen,
+    UserLimits,
 )
 
 from .helpers.tables import each_case
@@ -308,3 +309,20 @@ def test_the_largest_buffer_fits_the_greeting() -> None:
 def test_resume_checks_again_when_it_is_replaced() -> None:
     with pytest.raises(ValueError, match="Resume.grace"):
         replace(Resume(), grace=-1)
+
+
+# UserLimits
+
+
+def test_published_defaults_of_user_limits_stand() -> None:
+    names = ("connections", "connects_per_minute", "streams_per_minute")
+    assert asdict(UserLimits()) == {**dict.fromkeys(names), "max_users": 10_000}
+
+
+@pytest.mark.parametrize("name", ["connections", "connects_per_minute", "max_users"])
+def test_a_limit_of_users_is_a_whole_number(name: str) -> None:
+    assert getattr(UserLimits(**{name: 1}), name) == 1
+    values: tuple[Any, ...] = (0, -1, 1.0, True, "many")
+    for value in values if name != "max_users" else (*values, None):
+        with pytest.raises(ValueError, match=f"^UserLimits.{name} must be a whole number above 0"):
+            UserLimits(**{name: value})

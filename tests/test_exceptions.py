@@ -49,6 +49,7 @@ EXAMPLES = [
     FlowControlError("too much"),
     StreamIdError("not that one"),
     HandshakeError("refused", 403),
+    HandshakeError("too many", 429, 8.5),
     HandshakeError("no answer"),
     ConnectionClosed(1000),
     ConnectionClosedOK(1001, "bye", "remote"),
@@ -320,3 +321,5 @@ def test_a_lost_session_tells_how_much_the_peer_acknowledged() -> None:
 
 def test_handshake_error_carries_the_status() -> None:
     assert HandshakeError("refused", 403).status == 403
+    assert HandshakeError("refused", 403).retry_after is None
+    assert HandshakeError("too many", 429, 8.5).retry_after == 8.5

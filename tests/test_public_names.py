@@ -50,6 +50,7 @@ ALL = {
     "StreamStats",
     "StreamWriteClosed",
     "StreamsExhausted",
+    "UserLimits",
     "Wait",
     "WriteTimeout",
     "WsmuxError",

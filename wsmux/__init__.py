@@ -19,7 +19,7 @@ from .runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from .client import connect, from_socket, pair
-    from .config import Config, Recording, Resume
+    from .config import Config, Recording, Resume, UserLimits
     from .diagnostics.stall_watch import Stall, StallWatch
     from .diagnostics.status_socket import LiveSocket
     from .durable.files import FileOffsets
@@ -98,6 +98,7 @@ __all__ = [
     "StreamStats",
     "StreamWriteClosed",
     "StreamsExhausted",
+    "UserLimits",
     "Wait",
     "WriteTimeout",
     "WsmuxError",
@@ -116,7 +117,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "client": ("connect", "from_socket", "pair"),
-        "config": ("Config", "Recording", "Resume"),
+        "config": ("Config", "Recording", "Resume", "UserLimits"),
         "diagnostics.stall_watch": ("Stall", "StallWatch"),
         "diagnostics.status_socket": ("LiveSocket",),
         "durable.files": ("FileOffsets",),

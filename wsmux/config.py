@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from .runtime.arguments import strings
 from .runtime.ip_addresses import Proxies
 
-__all__ = ["Config", "Recording", "Resume", "Unchosen"]
+__all__ = ["Config", "Recording", "Resume", "Unchosen", "UserLimits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,42 @@ class Resume:
                 f"Resume.workers must be a path of at most {LONGEST_WORKERS} bytes, as the system "
                 f"limits the names of sockets, not {workers!r}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLimits:
+    """Limit the connections and streams of each user; ``authorize=`` says who that is.
+
+    Each ``Mux`` or server counts for itself, over all its routes and connections, and each process
+    too. Clients without a name, for which ``authorize`` has returned ``True``, are not counted.
+    What has not been used of a minute may be used at once.
+    """
+
+    connections: int | None = None
+    """Connections that a user may have open; a further one gets 429 before the upgrade. A client
+    that returns to a resumable connection takes no place."""
+
+    connects_per_minute: int | None = None
+    """Connections that a user may begin, ended or open; a further one gets 429, with the seconds
+    to wait in ``Retry-After``. Refused ones do not count."""
+
+    streams_per_minute: int | None = None
+    """Streams that a user may open, over all connections; a further one is refused, which raises
+    ``StreamRefused`` at its opener where the wire has a word for that."""
+
+    max_users: int = 10_000
+    """Users without a connection that are remembered for a minute. Of more, those who left first
+    are forgotten, and begin anew. About 250 bytes each, and their names."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name != "max_users":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(
+                    f"UserLimits.{field.name} must be a whole number above 0, not {value!r}"
+                )
 
 
 class Unchosen(int):

@@ -214,15 +214,19 @@ class StreamIdError(RemoteProtocolError):
 class HandshakeError(WsmuxError):
     """Report a failed handshake: the upgrade, origin or subprotocol was refused.
 
-    ``status`` is the HTTP status of the refusal, ``None`` if there was none. No stream data was
-    sent, so a retry is safe.
+    ``status`` is the HTTP status of the refusal, ``None`` if there was none; ``retry_after`` are
+    the seconds after which the server wants to be asked again, if it has said so. No stream data
+    was sent, so a retry is safe.
     """
 
     retry_safe = True
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
 
 
 class ConnectionClosed(WsmuxError, ConnectionError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Literal
 
-from .config import Config, Resume
+from .config import Config, Resume, UserLimits
 from .endpoints import audit
 from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from .endpoints.connection_options import (
@@ -19,6 +21,7 @@ from .endpoints.connection_options import (
 from .endpoints.resumable_sessions import ResumableSessions
 from .endpoints.shutdown import REASON, end_connections
 from .endpoints.stream_handlers import StreamHandler
+from .endpoints.user_limits import Users
 from .exceptions import CloseCode, HandshakeError
 from .handshake.access import Access, Authorize, TokenCheck, authorized, check_authorize
 from .handshake.origin import allowed_origins
@@ -30,7 +33,7 @@ from .mux.connection import Connection, StartOn
 from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
-from .protocols.registry import resumable, served_protocols
+from .protocols.registry import is_resumable, resumable, served_protocols
 from .runtime.deadline import Deadline
 from .runtime.hints import field_hints
 from .runtime.logs import logger
@@ -66,9 +69,11 @@ class Server(Acceptor):
         max_connections: int,
         access: Access | None = None,
         authorize: Authorize | None = None,
+        user_limits: UserLimits | None = None,
     ) -> None:
         self._access = access or Access(None)
         self._authorize = authorize
+        self._users = None if user_limits is None else Users(user_limits)
         self._handler = handler
         self._connection_options = connection_options
         self._protocols = served_protocols(protocols)
@@ -134,9 +139,12 @@ class Server(Acceptor):
     # A connection's thread
 
     def _serve(self, sock: socket.socket, address: Any) -> None:
-        connection = self._shake_hands(sock, address)
-        if connection is None:
-            return
+        with ExitStack() as held:
+            connection = self._shake_hands(sock, address, held)
+            if connection is not None:
+                self._serve_connection(connection, address)
+
+    def _serve_connection(self, connection: Connection, address: Any) -> None:
         with self._lock:
             self._connections.add(connection)
         visit = audit.Visit(connection, _host(address))
@@ -149,7 +157,12 @@ class Server(Acceptor):
                 self._connections.discard(connection)
             visit.ended()
 
-    def _shake_hands(self, sock: socket.socket, address: Any) -> Connection | None:
+    def _shake_hands(self, sock: socket.socket, address: Any, held: ExitStack) -> Connection | None:
+        """Return the connection of a client, ``None`` if there is none to serve.
+
+        Args:
+            held: given back what is held for the connection, once that has ended.
+        """
         deadline = Deadline(self._connection_options.config.handshake_timeout)
         request: Request | None = None
         try:
@@ -170,8 +183,9 @@ class Server(Acceptor):
                 environ, self._protocols, self._origins, self._sessions is not None
             )
             request = self._authorized(request)
+            options = self._entered(request, protocol, held)
             sock = self._upgrade(sock, environ, protocol)
-            return self._accepted(sock, protocol, request, deadline)
+            return self._accepted(sock, protocol, request, deadline, options)
         except (HandshakeError, OSError, RuntimeError) as error:
             if isinstance(error, HandshakeError):
                 audit.refused(request, _host(address), error.status, str(error))
@@ -192,6 +206,20 @@ class Server(Acceptor):
             _log.exception("%s: authorize= failed", self.url)
             raise HandshakeError("internal error", 500) from error
 
+    def _entered(self, request: Request, protocol: str, held: ExitStack) -> ConnectionOptions:
+        """Count a connection of a user, and return its options.
+
+        Raises:
+            HandshakeError: it is one too many.
+        """
+        if self._users is None or request.user is None:
+            return self._connection_options
+        place = self._users.enter(request.user, bool(self._resumable()) and is_resumable(protocol))
+        held.callback(place.leave)
+        if place.returns:
+            self._guest().returns = True
+        return replace(self._connection_options, admit_stream=place.take_stream)
+
     def _start(self, sock: socket.socket, address: Any) -> None:
         try:
             super()._start(sock, address)
@@ -206,16 +234,22 @@ class Server(Acceptor):
                 resumes = asks_to_resume(sock, protocol, deadline)
         self._settle()
         if resumes:
-            return self._accepted(sock, resumable((protocol,))[0], None, deadline)
+            options = self._connection_options
+            return self._accepted(sock, resumable((protocol,))[0], None, deadline, options)
         if self._guest().returns:
             raise HandshakeError(FULL)
         return self._connection_options.over_bytes(sock, Role.SERVER, protocol)
 
     def _accepted(
-        self, sock: socket.socket, protocol: str, request: Request | None, deadline: Deadline
+        self,
+        sock: socket.socket,
+        protocol: str,
+        request: Request | None,
+        deadline: Deadline,
+        options: ConnectionOptions,
     ) -> Connection | None:
         """Return the connection of a client, ``None`` if it came back to one that it has."""
-        accepted = self._connection_options.accepted(
+        accepted = options.accepted(
             sock,
             protocol,
             request,
@@ -263,6 +297,7 @@ def serve(
     origins: Iterable[str] | None = None,
     token: TokenCheck | None = None,
     authorize: Authorize | None = None,
+    user_limits: UserLimits | None = None,
     ssl_context: ssl.SSLContext | None = None,
     # incoming streams
     accept_streams: bool = True,
@@ -303,6 +338,7 @@ def serve(
             user, which is ``connection.user``; ``True`` for a client without a name; or ``False``
             or ``None``: 403. A ``HandshakeError`` that it raises is the answer, with its status;
             any other exception is logged, and the answer is 500. By default, nobody is asked.
+        user_limits: what each user of ``authorize`` may do.
         ssl_context: a server-side context, for ``wss://``.
         stream_handler: called in a worker thread with each stream that the client opens; the stream
             is closed when it returns. At least one of the two handlers is required.
@@ -350,6 +386,8 @@ def serve(
             "authorize is given the HTTP request, which a plain socket does not have: serve "
             "WebSockets"
         )
+    if user_limits is not None and authorize is None:
+        raise ValueError("user_limits= needs authorize=, which names the user of a request")
     access = Access(token)  # raises for an invalid token
     connection_options = ConnectionOptions(
         config=config or Config(),
@@ -380,4 +418,5 @@ def serve(
         max_connections=max_connections,
         access=access,
         authorize=authorize,
+        user_limits=user_limits,
     )

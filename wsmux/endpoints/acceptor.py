@@ -267,7 +267,8 @@ class Acceptor(Leaving, ABC):
                 self._start(sock, address)
             except HandshakeError as error:
                 # Refusals cannot be read before TLS, which is too slow for this thread.
-                self._refuse(sock, None if self._ssl_context else error.status, str(error))
+                status = None if self._ssl_context else error.status
+                self._refuse(sock, status, str(error), error.retry_after)
 
     def _start(self, sock: socket.socket, address: Any) -> None:
         """Start the thread of a connection.
@@ -437,15 +438,17 @@ class Acceptor(Leaving, ABC):
         """Log why a connection failed, and answer the client if HTTP allows it."""
         if isinstance(error, HandshakeError):
             _log.info("%s refused %s: %s", self.url, address, error)
-            self._refuse(sock, error.status, str(error))
+            self._refuse(sock, error.status, str(error), error.retry_after)
         else:
             _log.info("%s: the connection with %s failed: %s", self.url, address, error)
             sock.close()
 
-    def _refuse(self, sock: socket.socket, status: int | None, text: str) -> None:
+    def _refuse(
+        self, sock: socket.socket, status: int | None, text: str, retry_after: float | None
+    ) -> None:
         try:
             if status is not None and self._http:
-                refuse(sock, status, text, REFUSAL)
+                refuse(sock, status, text, REFUSAL, retry_after)
         except OSError as error:
             _log.debug("a refused client could not be sent the reason: %s", error)
         finally:

@@ -52,7 +52,12 @@ def resume_options(resume: Resume | bool) -> Resume | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """Hold the options; ``connect`` describes each field."""
+    """Hold the options; ``connect`` describes each field, but for those of a server.
+
+    Attributes:
+        admit_stream: called for each stream that the peer opens, under the connection's mutex;
+            false refuses it. It must not block.
+    """
 
     config: Config = field(default_factory=Config)
     accept_streams: bool = True
@@ -63,6 +68,7 @@ class ConnectionOptions:
     reason_to_code: ReasonToCode | None = None
     bymux_state: BymuxState | None = None
     resume: Resume | None = None
+    admit_stream: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.config, Config):
@@ -169,6 +175,7 @@ class ConnectionOptions:
                 code_to_reason=self.code_to_reason,
                 reason_to_code=self.reason_to_code,
                 request=request,
+                admit_stream=self.admit_stream,
             )
         except (OSError, RuntimeError):  # no descriptor or thread left
             sock.close()

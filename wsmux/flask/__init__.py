@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..config import Config, Resume
+from ..config import Config, Resume, UserLimits
 from ..durable.files import (
     EXPIRES,
     IDLE_TIMEOUT,
@@ -45,6 +45,7 @@ from ..endpoints.resumable_sessions import ResumableSessions
 from ..endpoints.shutdown import ConnectionRegistry
 from ..endpoints.shutdown_signals import shut_down_on_signals
 from ..endpoints.stream_handlers import StreamHandler
+from ..endpoints.user_limits import Users
 from ..exceptions import CloseCode, HandshakeError, NoThreadError
 from ..handshake.access import Authorize, check_authorize
 from ..handshake.origin import allowed_origins
@@ -105,6 +106,7 @@ class Mux:
     look at ``session`` and ``request`` beside the ``Request`` that it is given. It returns the name
     of the user, which is ``connection.user``; ``True`` for a client without a name; or ``False`` or
     ``None``: 403. What it raises, as by ``abort``, is answered as if the view had raised it.
+    ``user_limits`` bounds what each user may do, over all routes; then each needs an ``authorize``.
 
     With ``resume``, a client must reach the same process; from another worker it gets
     ``ResumeLost``, unless ``Resume.workers`` names a directory that the workers share. Where
@@ -122,6 +124,7 @@ class Mux:
         origins: Iterable[str] | None = None,
         max_connections: int | None = None,
         authorize: Authorize | None = None,
+        user_limits: UserLimits | None = None,
         accept_streams: bool = True,
         start_on: StartOn = "open",
         workers: int = DEFAULT_WORKERS,
@@ -132,6 +135,7 @@ class Mux:
     ) -> None:
         check_authorize(authorize)
         self._authorize = authorize
+        self._users = None if user_limits is None else Users(user_limits)
         self._protocols = served_protocols(protocols)
         self._origins = allowed_origins(origins)
         self._options: dict[str, Any] = {
@@ -288,6 +292,11 @@ class Mux:
     ) -> Callable[[Handler], Handler]:
         check_authorize(authorize)
         asked = authorize or self._authorize
+        if self._users is not None and asked is None:
+            raise ValueError(
+                f"the route {path} of a Mux with user_limits= needs authorize=, which names the "
+                "user: give it to the route or to the Mux"
+            )
 
         def decorate(handler: Handler) -> Handler:
             name = _name_of(handler, options.get("endpoint"))
@@ -324,7 +333,12 @@ class Mux:
             return protocol
 
         def serve(upgraded: Upgraded) -> None:
-            options = ConnectionOptions(**self._options, stream_handler=stream_handler)
+            place = upgraded.place
+            options = ConnectionOptions(
+                **self._options,
+                stream_handler=stream_handler,
+                admit_stream=None if place is None else place.take_stream,
+            )
             deadline = Deadline(options.config.handshake_timeout)
             try:
                 accepted = options.accepted(
@@ -343,6 +357,8 @@ class Mux:
                 _log.info("%s: the connection was not begun: %s", path, error)
                 return
             if isinstance(accepted, OneShotEvent):
+                if place is not None:
+                    place.leave()  # the connection that it returns to has one
                 if not detaches:
                     accepted.wait()  # the socket belongs to this request, too
                 return
@@ -365,6 +381,7 @@ class Mux:
             sessions=0 if self._sessions is None else len(self._sessions),
             passes=limits is not None and limits.workers is not None,
             authorize=authorize,
+            users=self._users,
         )
 
     def _run(

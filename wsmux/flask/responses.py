@@ -38,7 +38,7 @@ def refusal(error: HandshakeError) -> Response:
     """Return the response that tells a client why it is refused, and log the refusal."""
     status = error.status or 400
     _log.info("%s refused %s: %s", request.path, request.remote_addr, error)
-    headers = refusal_headers(status)
+    headers = refusal_headers(status, error.retry_after)
     if not _takes_upgrades(request.environ):
         del headers["Connection"]  # applications may not set it under other servers
     response = Response(f"{error}\n", status=status, headers=headers)

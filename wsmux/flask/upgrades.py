@@ -12,6 +12,7 @@ from ..config import Config
 from ..endpoints import audit
 from ..endpoints.acceptor import DRAIN
 from ..endpoints.shutdown_signals import Shutdown, shut_down_at_exit
+from ..endpoints.user_limits import UserPlace, Users
 from ..exceptions import HandshakeError, NoThreadError
 from ..handshake.access import Authorize, authorized
 from ..handshake.admission import Admission
@@ -44,6 +45,7 @@ class Upgraded(NamedTuple):
         request: what the client asked for.
         returns: the client may only return to a connection that is counted already.
         passes: another process may take the socket: the server does nothing with it but close it.
+        place: that of the connection among those of its user, if these are counted.
     """
 
     socket: socket.socket
@@ -51,6 +53,7 @@ class Upgraded(NamedTuple):
     request: Request
     returns: bool
     passes: bool
+    place: UserPlace | None
 
 
 class Upgrades:
@@ -92,6 +95,7 @@ class Upgrades:
         sessions: int = 0,
         passes: bool = False,
         authorize: Authorize | None = None,
+        users: Users | None = None,
     ) -> Response:
         """Answer the request of this thread.
 
@@ -107,20 +111,26 @@ class Upgrades:
             passes: sockets of clients that return may go to another process.
             authorize: asked who the client is, behind all other checks; what it raises passes, for
                 Flask to answer as it does elsewhere.
+            users: counts the connections of those who have a name.
         """
         environ = request.environ
         asked = request_of(environ)
         detached = shutdown is not None
+        place: UserPlace | None = None
         with ExitStack() as held:
             try:
                 wire = check(environ)
                 resumes = wire is not None and is_resumable(wire)
+                may_return = resumes and (passes or bool(sessions))
                 spare = sessions if detached and resumes else 0
                 guest = self._admission.admit(environ, spare)
                 asked = request_of(environ)  # behind a trusted proxy, with the client's address
                 held.callback(self._admission.leave, guest)
                 full = held.enter_context(self._limit.held(detached, spare))
                 asked = authorized(authorize, asked)
+                if users is not None and asked.user is not None:
+                    place = users.enter(asked.user, may_return)
+                    held.callback(place.leave)
                 accepted = accept(environ, wire)
             except HandshakeError as error:
                 audit.refused(asked, "", error.status or 400, str(error))
@@ -129,9 +139,9 @@ class Upgrades:
                 status = error.code if isinstance(error, HTTPException) else 500
                 audit.refused(asked, "", status, type(error).__name__)
                 raise
-            returns = full or guest.returns
+            returns = full or guest.returns or (place is not None and place.returns)
             passes = passes and resumes and (detached or _leaves(environ))
-            upgraded = Upgraded(accepted.socket, wire, asked, returns, passes)
+            upgraded = Upgraded(accepted.socket, wire, asked, returns, passes, place)
             serving = partial(_serve, held.pop_all(), serve, upgraded)
         if shutdown is None or not self._detached(environ, serving, shutdown):
             serving()

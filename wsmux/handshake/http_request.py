@@ -11,6 +11,7 @@ there for the next reader: ``read_body``, or the framing of a WebSocket.
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import ssl
@@ -335,21 +336,29 @@ def _more_came(sock: socket.socket) -> bool:
         return False
 
 
-def refusal_headers(status: int) -> dict[str, str]:
-    """Return the headers of a refusal (RFC 6455 4.2.2, RFC 9110 15.5.2, 15.6.4)."""
+def refusal_headers(status: int, retry_after: float | None = None) -> dict[str, str]:
+    """Return the headers of a refusal (RFC 6455 4.2.2, RFC 9110 15.5.2, 15.6.4).
+
+    Args:
+        retry_after: seconds; with 503 there is a default.
+    """
     headers = {"Content-Type": "text/plain; charset=utf-8", "Connection": "close"}
     if status == HTTPStatus.UPGRADE_REQUIRED:
         headers |= {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     if status == HTTPStatus.UNAUTHORIZED:
         headers |= {"WWW-Authenticate": "Bearer"}
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers |= {"Retry-After": str(RETRY_AFTER)}
+    if retry_after is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
+        retry_after = RETRY_AFTER
+    if retry_after is not None:
+        headers |= {"Retry-After": str(math.ceil(retry_after))}
     return headers
 
 
-def refuse(sock: socket.socket, status: int, text: str, timeout: float) -> None:
+def refuse(
+    sock: socket.socket, status: int, text: str, timeout: float, retry_after: float | None = None
+) -> None:
     """Answer a request with an error status and a sentence, then close the connection."""
-    respond(sock, status, f"{text}\n".encode(), refusal_headers(status), timeout)
+    respond(sock, status, f"{text}\n".encode(), refusal_headers(status, retry_after), timeout)
 
 
 def respond(

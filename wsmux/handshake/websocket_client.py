@@ -19,6 +19,7 @@ cover is done here:
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +74,8 @@ ELSEWHERE = frozenset({200, 204, 404, 405})
 MAX_TOLD = 200
 
 _SCHEMES = {"http": "ws", "https": "wss"}
+
+_SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 class _Watched:
@@ -338,6 +341,12 @@ def _answered(url: str, status: int, headers: Mapping[str, str], body: bytes) ->
     return text
 
 
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a server asks for; a date is not understood."""
+    told = headers.get("retry-after", "")
+    return float(told) if _SECONDS.fullmatch(told) else None
+
+
 @contextmanager
 def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterator[None]:
     """Convert exceptions of websocket-client and python-socks into those of this package."""
@@ -346,7 +355,7 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
     except websocket.WebSocketBadStatusException as error:
         headers, body = error.resp_headers or {}, error.resp_body or b""
         text = _answered(url, error.status_code, headers, body)
-        raise HandshakeError(text, error.status_code) from error
+        raise HandshakeError(text, error.status_code, _retry_after(headers)) from error
     except websocket.WebSocketTimeoutException as error:
         raise TimeoutError(f"no answer from {url} in time") from error
     except websocket.WebSocketAddressException as error:

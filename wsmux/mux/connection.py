@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, overload
 
 from ..config import Config
@@ -64,6 +64,7 @@ class Connection(Closing):
         code_to_reason: CodeToReason | None = None,
         reason_to_code: ReasonToCode | None = None,
         request: Request | None = None,
+        admit_stream: Callable[[], bool] | None = None,
     ) -> None:
         self.config: Config = transport.config
         self.request = request
@@ -76,6 +77,7 @@ class Connection(Closing):
             ),
             accept_streams=accept_streams,
             start_on_data=start_on == "data",
+            admit_stream=admit_stream,
         )
         self.initial_streams: tuple[Stream, ...] = tuple(
             Stream(self, self._multiplexer, record) for record in self._multiplexer.initial

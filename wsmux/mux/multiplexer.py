@@ -109,12 +109,13 @@ class Multiplexer:
         *,
         accept_streams: bool,
         start_on_data: bool,
+        admit_stream: Callable[[], bool] | None = None,
     ) -> None:
         self.config = transport.config
         self.transport, self.protocol = transport, protocol
         pings, now = WirePings(protocol, transport), clock.monotonic()
         self.table = StreamTable(
-            protocol, self.config, reasons, pings, accept_streams, start_on_data, now
+            protocol, self.config, reasons, pings, accept_streams, start_on_data, now, admit_stream
         )
         self._max_process = transport.config.max_process_buffer
         self._pressure = transport.config.max_connection_buffer * PRESSURE

@@ -134,6 +134,7 @@ class StreamTable:
         accept_streams: bool,
         start_on_data: bool,
         now: float,
+        admit_stream: Callable[[], bool] | None = None,
     ) -> None:
         self.records: dict[int, StreamRecord] = {}
         self.offered: deque[StreamRecord] = deque()
@@ -152,6 +153,7 @@ class StreamTable:
         self._config = config
         self._reasons = reasons
         self._start_on_data = start_on_data
+        self._admit_stream = admit_stream
         self._peer_streams = 0
         self._ended_unread: dict[int, StreamRecord] = {}  # ended on the wire, with unread bytes
         self._now = now
@@ -290,6 +292,7 @@ class StreamTable:
             not self.accept_streams
             or self.unaccepted >= self._config.max_unaccepted
             or self._peer_streams >= self._config.max_streams
+            or not (self._admit_stream is None or self._admit_stream())
         ):
             self.refused += 1
             self._protocol.refuse(stream_id, self._protocol.refused_code)

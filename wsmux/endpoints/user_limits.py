@@ -1,0 +1,169 @@
+"""Count the connections and streams of each user, within the limits of ``UserLimits``.
+
+A rate is one time: when all of its minute will be free again. What is taken moves it on, and it may
+not be more than a minute ahead (the generic cell rate algorithm, as of ATM). So a user is three
+numbers, and one without connections whose times have passed need not be remembered.
+
+One lock guards the table. It is the last one that a thread takes, also under the mutex of a
+connection, and nothing waits under it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+
+from ..config import UserLimits
+from ..exceptions import HandshakeError
+from ..handshake.http_request import RETRY_AFTER
+from ..runtime import clock, fork
+
+__all__ = ["UserPlace", "Users"]
+
+# Seconds over which rates are counted.
+PERIOD = 60.0
+
+# Seconds of a period that rounding may take.
+ROUNDING = 1e-6
+
+
+class _User:
+    """What is counted of one user.
+
+    Attributes:
+        connections: those that are open.
+        connects_due, streams_due: when the whole rate will be free again.
+    """
+
+    __slots__ = ("connections", "connects_due", "streams_due")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.connects_due = self.streams_due = 0.0
+
+    def fresh(self, now: float) -> bool:
+        """Return whether nothing is to be remembered."""
+        return not self.connections and max(self.connects_due, self.streams_due) <= now
+
+
+def _taken(due: float, rate: int, now: float) -> tuple[float, float]:
+    """Return where one more of ``rate`` a period moves ``due``, and the seconds until it may."""
+    moved = max(due, now) + PERIOD / rate
+    wait = moved - now - PERIOD
+    return moved, wait if wait > ROUNDING else 0.0
+
+
+class UserPlace:
+    """The place of one connection of a user.
+
+    Attributes:
+        returns: there is none free: the client may only return to a connection that it has.
+    """
+
+    def __init__(self, users: Users, user: str, counted: _User, returns: bool) -> None:
+        self.returns = returns
+        self._users = users
+        self._user = user
+        self._counted = counted
+        self._held = not returns
+
+    def take_stream(self) -> bool:
+        """Count a stream that the user opens; return false if it is one too many. Never blocks."""
+        return self._users.take_stream(self._counted)
+
+    def leave(self) -> None:
+        """Give the place to another connection of the user; may be repeated."""
+        if self._held:
+            self._held = False
+            self._users.leave(self._user, self._counted)
+
+
+class Users:
+    """Hold what is counted of the users of one server or ``Mux``.
+
+    Args:
+        limits: what each of them may do.
+
+    Raises:
+        TypeError: it is something else.
+    """
+
+    def __init__(self, limits: UserLimits) -> None:
+        if not isinstance(limits, UserLimits):
+            kind = type(limits).__name__
+            raise TypeError(
+                "user_limits must be a wsmux.UserLimits, such as UserLimits(connections=5), "
+                f"not {kind}"
+            )
+        self.limits = limits
+        self.forked()
+        fork.register(self)
+
+    def forked(self) -> None:
+        """Start over: a forked child serves no connections."""
+        self._lock = threading.Lock()
+        self._present: dict[str, _User] = {}  # with connections
+        self._absent: OrderedDict[str, _User] = OrderedDict()  # who left first comes first
+
+    def __len__(self) -> int:
+        return len(self._present) + len(self._absent)
+
+    def enter(self, user: str, may_return: bool = False) -> UserPlace:
+        """Count a connection of a user.
+
+        Args:
+            may_return: the client may mean a connection that it has already.
+
+        Raises:
+            HandshakeError: it is one too many, with 429. Nothing is counted then.
+        """
+        limits, now = self.limits, clock.monotonic()
+        with self._lock:
+            found = self._present.get(user) or self._absent.get(user) or _User()
+            due = found.connects_due
+            if limits.connects_per_minute is not None:
+                due, wait = _taken(due, limits.connects_per_minute, now)
+                if wait:
+                    text = f"more than {limits.connects_per_minute} connections in a minute"
+                    raise HandshakeError(f"{text}; try again in {math.ceil(wait)} s", 429, wait)
+            returns = limits.connections is not None and found.connections >= limits.connections
+            if returns and not may_return:
+                text = f"{limits.connections} connections of this user are open; close some"
+                raise HandshakeError(text, 429, RETRY_AFTER)
+            found.connects_due = due
+            if not returns:
+                found.connections += 1
+                self._absent.pop(user, None)
+                self._present[user] = found
+            return UserPlace(self, user, found, returns)
+
+    def leave(self, user: str, found: _User) -> None:
+        """Stop counting a connection; without effect in a forked child."""
+        now = clock.monotonic()
+        with self._lock:
+            if self._present.get(user) is not found:
+                return
+            found.connections -= 1
+            if found.connections:
+                return
+            del self._present[user]
+            while self._absent and next(iter(self._absent.values())).fresh(now):
+                self._absent.popitem(last=False)
+            if not found.fresh(now):
+                self._absent[user] = found
+                if len(self._absent) > self.limits.max_users:
+                    self._absent.popitem(last=False)
+
+    def take_stream(self, found: _User) -> bool:
+        """Count a stream of a user; return false if it is one too many."""
+        rate = self.limits.streams_per_minute
+        if rate is None:
+            return True
+        now = clock.monotonic()
+        with self._lock:
+            due, wait = _taken(found.streams_due, rate, now)
+            if wait:
+                return False
+            found.streams_due = due
+            return True
