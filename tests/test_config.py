@@ -316,7 +316,29 @@ def test_resume_checks_again_when_it_is_replaced() -> None:
 
 def test_published_defaults_of_user_limits_stand() -> None:
     names = ("connections", "connects_per_minute", "streams_per_minute")
-    assert asdict(UserLimits()) == {**dict.fromkeys(names), "max_users": 10_000}
+    others = {"max_users": 10_000, "redis": None, "namespace": "default"}
+    assert asdict(UserLimits()) == {**dict.fromkeys(names), **others}
+
+
+@pytest.mark.parametrize("url", ["redis://:secret@host/0", "rediss://host", "unix:///run/redis"])
+def test_limits_of_users_do_not_show_the_url_of_their_redis(url: str) -> None:
+    limits = UserLimits(redis=url)
+    assert limits.redis == url
+    assert "redis" not in repr(limits)
+
+
+@pytest.mark.parametrize("url", ["", "http://:secret@host", b"redis://host", 6379])
+def test_what_is_no_url_of_a_redis_is_refused_and_not_shown(url: Any) -> None:
+    with pytest.raises(ValueError, match=r"^UserLimits.redis must be a redis://, ") as caught:
+        UserLimits(redis=url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("namespace", ["", "x" * 101, None, b"x"])
+def test_a_namespace_is_a_short_text(namespace: Any) -> None:
+    assert UserLimits(namespace="x" * 100).namespace
+    with pytest.raises(ValueError, match=r"^UserLimits.namespace must be a text of 1 to 100 char"):
+        UserLimits(namespace=namespace)
 
 
 @pytest.mark.parametrize("name", ["connections", "connects_per_minute", "max_users"])

@@ -122,6 +122,8 @@ class Server(Acceptor):
 
     def _end(self, deadline: Deadline) -> None:
         self._join_threads(self._end_connections(deadline))
+        if self._users is not None:
+            self._users.close()
 
     def _end_connections(self, deadline: Deadline) -> Deadline:
         """Let all streams end, then close their connections; return the deadline for closing."""

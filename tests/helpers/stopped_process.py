@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .timeouts import WAIT
@@ -33,6 +35,16 @@ class KillableProcess:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(WAIT)
             self._process = None
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Stop it while the block runs."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def hold(self, seconds: float) -> None:
         """Stop it for some seconds, as a machine that is short of everything does."""

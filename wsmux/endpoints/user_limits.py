@@ -13,11 +13,15 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 from ..config import UserLimits
 from ..exceptions import HandshakeError
 from ..handshake.http_request import RETRY_AFTER
 from ..runtime import clock, fork
+
+if TYPE_CHECKING:
+    from .shared_limits import SharedCounts
 
 __all__ = ["UserPlace", "Users"]
 
@@ -54,6 +58,16 @@ def _taken(due: float, rate: int, now: float) -> tuple[float, float]:
     return moved, wait if wait > ROUNDING else 0.0
 
 
+def _too_often(limits: UserLimits, wait: float) -> HandshakeError:
+    text = f"more than {limits.connects_per_minute} connections in a minute"
+    return HandshakeError(f"{text}; try again in {math.ceil(wait)} s", 429, wait)
+
+
+def _too_many(limits: UserLimits) -> HandshakeError:
+    text = f"{limits.connections} connections of this user are open; close some"
+    return HandshakeError(text, 429, RETRY_AFTER)
+
+
 class UserPlace:
     """The place of one connection of a user.
 
@@ -67,16 +81,42 @@ class UserPlace:
         self._user = user
         self._counted = counted
         self._held = not returns
+        self._shared: str | None = None  # what other processes know it by
 
     def take_stream(self) -> bool:
         """Count a stream that the user opens; return false if it is one too many. Never blocks."""
-        return self._users.take_stream(self._counted)
+        return self._users.take_stream(self._user, self._counted)
 
     def leave(self) -> None:
         """Give the place to another connection of the user; may be repeated."""
         if self._held:
             self._held = False
             self._users.leave(self._user, self._counted)
+        if self._shared is not None:
+            self._users.leave_shared(self._user, self._shared)
+            self._shared = None
+
+    def share(self, shared: SharedCounts, may_return: bool) -> None:
+        """Count the connection together with other processes.
+
+        Raises:
+            HandshakeError: it is one too many there; the place is given back.
+        """
+        limits = self._users.limits
+        try:
+            self._shared, answer = shared.enter(self._user, may_return)
+            verdict = "" if answer is None else answer.verdict
+            if answer is not None and verdict == "often":
+                raise _too_often(limits, answer.seconds)
+            if verdict == "full":
+                raise _too_many(limits)
+        except BaseException:
+            self._users.take_back(self._counted)
+            self.leave()
+            raise
+        if self.returns or verdict == "returns":
+            self.returns = True
+            self.leave()
 
 
 class Users:
@@ -97,6 +137,11 @@ class Users:
                 f"not {kind}"
             )
         self.limits = limits
+        self._shared: SharedCounts | None = None
+        if limits.redis is not None:
+            from .shared_limits import SharedCounts
+
+            self._shared = SharedCounts(limits, self.learn)
         self.forked()
         fork.register(self)
 
@@ -115,9 +160,17 @@ class Users:
         Args:
             may_return: the client may mean a connection that it has already.
 
+        Blocks for half a second at most, where other processes are asked.
+
         Raises:
             HandshakeError: it is one too many, with 429. Nothing is counted then.
         """
+        place = self._enter(user, may_return)
+        if self._shared is not None:
+            place.share(self._shared, may_return)
+        return place
+
+    def _enter(self, user: str, may_return: bool) -> UserPlace:
         limits, now = self.limits, clock.monotonic()
         with self._lock:
             found = self._present.get(user) or self._absent.get(user) or _User()
@@ -125,12 +178,10 @@ class Users:
             if limits.connects_per_minute is not None:
                 due, wait = _taken(due, limits.connects_per_minute, now)
                 if wait:
-                    text = f"more than {limits.connects_per_minute} connections in a minute"
-                    raise HandshakeError(f"{text}; try again in {math.ceil(wait)} s", 429, wait)
+                    raise _too_often(limits, wait)
             returns = limits.connections is not None and found.connections >= limits.connections
             if returns and not may_return:
-                text = f"{limits.connections} connections of this user are open; close some"
-                raise HandshakeError(text, 429, RETRY_AFTER)
+                raise _too_many(limits)
             found.connects_due = due
             if not returns:
                 found.connections += 1
@@ -155,7 +206,35 @@ class Users:
                 if len(self._absent) > self.limits.max_users:
                     self._absent.popitem(last=False)
 
-    def take_stream(self, found: _User) -> bool:
+    def leave_shared(self, user: str, connection: str) -> None:
+        """Stop counting a connection together with other processes."""
+        if self._shared is not None:
+            self._shared.leave(user, connection)
+
+    def take_back(self, found: _User) -> None:
+        """Give back what a connection that is refused has taken of its user's rate."""
+        rate = self.limits.connects_per_minute
+        if rate is not None:
+            with self._lock:
+                found.connects_due -= PERIOD / rate
+
+    def learn(self, user: str, ahead: float) -> None:
+        """Take note of the seconds by which the streams of a user are ahead in all processes."""
+        due = clock.monotonic() + ahead
+        with self._lock:
+            found = self._present.get(user)
+            if found is not None:
+                found.streams_due = max(found.streams_due, due)
+
+    def close(self) -> None:
+        """Give back what is counted together with other processes, as the server has ended.
+
+        Blocks for a second at most. From then on this process counts for itself.
+        """
+        if self._shared is not None:
+            self._shared.close()
+
+    def take_stream(self, user: str, found: _User) -> bool:
         """Count a stream of a user; return false if it is one too many."""
         rate = self.limits.streams_per_minute
         if rate is None:
@@ -166,4 +245,6 @@ class Users:
             if wait:
                 return False
             found.streams_due = due
-            return True
+        if self._shared is not None:
+            self._shared.took_stream(user)
+        return True

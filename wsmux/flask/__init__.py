@@ -184,6 +184,7 @@ class Mux:
         handshakes. Later requests get 503. May be called from any thread.
         """
         self._served.shutdown(timeout)
+        self._forget_users()
 
     def drain_on_sigterm(self, timeout: float | None = DRAIN) -> None:
         """Call ``shutdown`` on SIGTERM, with which servers stop and reload their processes.
@@ -204,6 +205,11 @@ class Mux:
     def _stop(self, timeout: float | None) -> None:
         """Shut down with the process, which its server may kill if it takes long."""
         self._served.shutdown(timeout, longest_closing())
+        self._forget_users()
+
+    def _forget_users(self) -> None:
+        if self._users is not None:
+            self._users.close()
 
     def route(
         self,
