@@ -331,7 +331,7 @@ def test_a_client_that_the_application_refuses_is_not_upgraded(
     query: str, status: int, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        caplog.at_level(logging.INFO, "wsmux"),
+        caplog.at_level(logging.INFO, "wsmux.audit"),
         wsmux.serve(idle, authorize=named) as server,
         pytest.raises(wsmux.HandshakeError, match=text) as error,
     ):

@@ -11,6 +11,7 @@ import pytest
 import wsmux
 from wsmux.endpoints import user_limits
 from wsmux.endpoints.user_limits import Users
+from wsmux.testing import FaultProxy
 
 from ..helpers.scripted import WAIT
 from ..helpers.stream_outcomes import check_refusal
@@ -222,6 +223,25 @@ def test_a_server_refuses_a_connection_too_many_before_the_upgrade() -> None:
         # Each place is free when the server has seen the end.
         wait_for(lambda: not server.connections)
         wait_for(lambda: connects(connect))
+
+
+def test_a_client_of_a_server_resumes_without_a_second_place() -> None:
+    limits = wsmux.UserLimits(connections=1)
+    options: dict[str, Any] = {"authorize": by_header, "user_limits": limits, "resume": True}
+    headers = {"X-User": "ann"}
+    with (
+        wsmux.serve(stream_handler=echo, **options) as server,
+        FaultProxy(server.port) as proxy,
+        wsmux.connect(proxy.url, timeout=WAIT, headers=headers, resume=True) as connection,
+    ):
+        for count in range(1, 3):
+            proxy.reset()
+            wait_for(lambda count=count: connection.stats().reconnects == count)
+        with pytest.raises(wsmux.HandshakeError, match="as many connections are open"):
+            wsmux.connect(server.url, timeout=WAIT, headers=headers, resume=True)
+        with pytest.raises(wsmux.HandshakeError, match="of this user are open"):
+            wsmux.connect(server.url, timeout=WAIT, headers=headers)
+        assert [each.user for each in server.connections] == ["ann"]
 
 
 def connects(connect: Callable[[str], wsmux.Connection]) -> bool:

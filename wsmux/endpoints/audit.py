@@ -5,6 +5,9 @@ is plain, so that it cannot look like further keys; control characters are escap
 query nor a header is logged, since they may hold secrets. Lines of connections that were accepted
 and that ended are complete; of refusals, which cost a client nothing, there is one a second, that
 tells how many were left out.
+
+A peer that comes and goes causes any number of them, so the level of this logger is WARNING until
+the application sets it to INFO; that of the loggers above it does not matter.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9._:@/+~%,-]+")
 _NOBODY = Request("", "", {}, "")
 
 _log = logger("wsmux.audit")
+if _log.level == logging.NOTSET:
+    _log.setLevel(logging.WARNING)
 
 
 def _word(value: str | None) -> str:
