@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Flask, abort, request, session
 
 import wsmux
-from wsmux.flask import Mux
+from wsmux.flask import Mux, uploads
 
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for
@@ -138,6 +139,13 @@ def test_a_connection_is_in_the_audit_log(caplog: pytest.LogCaptureFixture) -> N
     assert " code=1000 " in left
     assert "streams=1 " in left
     assert "secret" not in caplog.text
+
+
+def test_routes_of_uploads_ask_too(tmp_path: Path) -> None:
+    app = Flask("app")
+    mux = uploads(app, "/uploads", tmp_path, authorize=lambda request: False)
+    with served(mux, app) as url:
+        assert refused(f"{url}/uploads").status == 403
 
 
 def test_what_is_no_function_is_refused_where_the_route_is_made() -> None:
