@@ -216,7 +216,9 @@ class Server(Acceptor):
         """
         if self._users is None or request.user is None:
             return self._connection_options
-        place = self._users.enter(request.user, bool(self._resumable()) and is_resumable(protocol))
+        sessions = self._sessions
+        returns = sessions is not None and sessions.may_return() and is_resumable(protocol)
+        place = self._users.enter(request.user, returns)
         held.callback(place.leave)
         if place.returns:
             self._guest().returns = True

@@ -53,11 +53,15 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def worker(folder: Path, transport: str = "websocket") -> Iterator[wsmux.Server]:
+def worker(
+    folder: Path, transport: str = "websocket", limits: wsmux.UserLimits | None = None
+) -> Iterator[wsmux.Server]:
     with wsmux.serve(
         stream_handler=echo,
         transport=transport,  # type: ignore[arg-type]
         resume=wsmux.Resume(workers=folder),
+        authorize=None if limits is None else lambda request: "anna",
+        user_limits=limits,
         config=wsmux.Config(close_timeout=0.1),  # peers by hand answer no closing handshake
     ) as server:
         try:
@@ -149,6 +153,21 @@ def test_a_client_goes_on_over_whichever_server_it_reaches(folder: Path, transpo
                 wait_for(lambda count=count: connection.stats().reconnects >= count)
             assert len(owner.connections) == 1
             assert not other.connections
+
+
+def test_a_user_with_no_place_left_at_the_other_server_returns_over_it(folder: Path) -> None:
+    limits = wsmux.UserLimits(connections=1)
+    with (
+        worker(folder, limits=limits) as owner,
+        worker(folder, limits=limits) as other,
+        wsmux.connect(other.url),
+        FaultProxy(owner.port) as proxy,
+        wsmux.connect(proxy.url, resume=True) as connection,
+    ):
+        proxy.target = other.port
+        proxy.reset()
+        assert connection.ping(WAIT) > 0
+        assert connection.stats().reconnects == 1
 
 
 def test_bytes_behind_hello_reach_the_session(site: Site) -> None:

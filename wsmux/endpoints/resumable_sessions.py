@@ -84,6 +84,10 @@ class ResumableSessions:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def may_return(self) -> bool:
+        """Return whether there may be sessions to return to, here or in another process."""
+        return self._workers is not None or bool(self._entries)
+
     def greet(
         self, sock: socket.socket, deadline: Deadline, returns: bool = False, passes: bool = True
     ) -> Session | OneShotEvent:
