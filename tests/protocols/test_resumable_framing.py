@@ -228,8 +228,7 @@ def test_the_owner_must_look_once_enough_came_and_at_anything_but_data(role: Rol
     receiver.session.look_at = 10_000
     for wire in (
         frame(role, BINARY, ack(0)),
-        frame(role, BINARY, b"\x00x") * 2,
-        frame(role, BINARY, b"\x00" + bytes(COPIED)),
+        frame(role, BINARY, b"\x00x") + frame(role, BINARY, ack(0)),
         frame(role, PING),
         frame(role, BINARY, end(1000)),
     ):
@@ -237,6 +236,18 @@ def test_the_owner_must_look_once_enough_came_and_at_anything_but_data(role: Rol
         feed(receiver, wire)
         assert receiver.due
     assert receiver.failure is None
+
+
+@BOTH_ROLES
+def test_the_owner_need_not_look_at_data_however_it_comes(role: Role) -> None:
+    receiver = framing(role)
+    receiver.session.look_at = 2 * COPIED + 3
+    long = frame(role, BINARY, b"\x00" + bytes(COPIED))
+    feed(receiver, frame(role, BINARY, b"\x00x") * 2)
+    feed(receiver, long)
+    assert not receiver.due
+    feed(receiver, long + frame(role, BINARY, b"\x00x"))
+    assert receiver.due
 
 
 @BOTH_ROLES

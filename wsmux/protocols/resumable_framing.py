@@ -61,16 +61,22 @@ class ResumableFraming(WebSocketFraming):
         self.untold: list[tuple[int, bytes]] | None = None
 
     def received(self, count: int) -> list[Received]:
-        frames = _received(self, count)
-        if len(frames) == 1 and frames[0][0] is _BINARY:  # the usual case
-            data, session = frames[0][1], self.session
+        frames, session = _received(self, count), self.session
+        if session.peer_end is not None:
+            return self._received(frames)
+        # Messages of the inner wire alone are the usual case. Nothing changes before that is sure.
+        messages: list[Received] = []
+        received = session.received
+        for kind, data in frames:
             size = len(data)
-            if 1 < size < COPIED and not data[0] and session.peer_end is None:
-                session.received = received = session.received + size - 1
-                if received >= session.look_at:
-                    self.due = True
-                return [(_BINARY, data[1:])]
-        return self._received(frames)
+            if kind is not _BINARY or size < 2 or data[0]:
+                return self._received(frames)
+            received += size - 1
+            messages.append((_BINARY, data[1:] if size < COPIED else memoryview(data)[1:]))
+        session.received = received
+        if received >= session.look_at:
+            self.due = True
+        return messages
 
     def _received(self, frames: list[Received]) -> list[Received]:
         """Return the messages that frames carry."""
