@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 import wsmux
 from wsmux.endpoints.connection_options import ConnectionOptions
+from wsmux.protocols.framing import Opcode
+from wsmux.protocols.resumption import MessageType
+from wsmux.protocols.varint import encode_varint
+from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.recording.file_format import Entry, Header, read_recording
 from wsmux.recording.frame_parser import read_head
+from wsmux.recording.recorder import Recorder
 
 from ..helpers.inside import multiplexer_of
 from ..helpers.joined_streams import open_pair, read_exactly
@@ -254,3 +261,37 @@ def test_what_cannot_be_handed_over_is_logged(
         client.abort()
         client.close(WAIT)
     assert "could not be delivered" in caplog.text
+
+
+@pytest.mark.parametrize("payload", [None, 400], ids=["heads", "whole"])
+def test_frames_that_come_while_they_are_copied_are_whole_or_left_out(payload: int | None) -> None:
+    """Without the GIL, a ring is filled and copied at the same time."""
+    framing = WebSocketFraming(wsmux.Role.CLIENT, 1024, 1)
+    plan = wsmux.Recording(frames=64, payload=payload)
+    recorder = Recorder(plan, wsmux.Role.CLIENT, "it", wsmux.Config(), "wsmux", framing)
+    filled, over = threading.Event(), threading.Event()
+
+    def fill() -> None:
+        for number in itertools.count(1):
+            credit = encode_varint(number) + b"\x01" + number.to_bytes(4, "big")
+            recorder.received([(Opcode.BINARY, credit)])
+            recorder.carried(True, bytes((MessageType.ACK,)) + number.to_bytes(8, "big"))
+            if number == 2 * plan.frames:
+                filled.set()
+            if over.is_set():
+                return
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        assert filled.wait(WAIT)
+        for _ in range(12):
+            _, entries = told(recorder.text(None))
+            came = [entry for entry in entries if not entry.sent]
+            assert [each.head.credit for each in came] == [each.head.stream for each in came]
+            assert {each.head.type for each in came} == {"ACK"}
+            streams = [each.head.stream or 0 for each in came]
+            assert streams == list(range(streams[0], streams[-1] + 1))
+    finally:
+        over.set()
+        thread.join(WAIT)

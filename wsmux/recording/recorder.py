@@ -1,9 +1,9 @@
 """Keep the last frames of a connection, to reconstruct afterwards what happened on it.
 
 There are two rings, one for each direction. Each is filled by one thread at a time, without a lock:
-the I/O thread fills that of received frames, the holder of the send lock the other one. An entry is
-written in one step of the interpreter, and a ring is copied in one, so any thread may copy it.
-Headers are parsed only when a recording is requested, except on wires that form a byte stream.
+the I/O thread fills that of received frames, the holder of the send lock the other one. Any thread
+may copy a ring meanwhile, and leaves out an entry that is just being written. Headers are parsed
+only when a recording is requested, except on wires that form a byte stream.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import os
 import re
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -54,9 +53,13 @@ _Frame = tuple[Opcode, Message, int]
 
 _now = time.monotonic
 
-# Number (from 1), time, total size, opcode of the carrier, start of the frame.
-_ENTRY = Struct(f"=QdQB{KEPT + 1}p14x")
+# Time, total size, opcode of the carrier, start of the frame, number (from 1). ``pack_into`` zeroes
+# an entry first, and writes the number last.
+_ENTRY = Struct(f"=dQB{KEPT + 1}p14xQ")
 _SIZE = _ENTRY.size
+
+# How often a ring is copied at most, until half of its entries did not change meanwhile.
+ATTEMPTS = 100
 
 
 class _Heads:
@@ -75,13 +78,28 @@ class _Heads:
         """Store a frame, in place of the oldest."""
         offset = self._count % self._most * _SIZE
         self._count += 1
-        _ENTRY.pack_into(self._block, offset, self._count, when, size, kind, start)
+        _ENTRY.pack_into(self._block, offset, when, size, kind, start, self._count)
 
     def copy(self) -> tuple[list[_Kept], int]:
         """Return the frames, oldest first, and how many preceded them; from any thread."""
-        entries = sorted(each for each in _ENTRY.iter_unpack(bytes(self._block)) if each[0])
-        kept = [(when, Opcode(kind), start, size) for _, when, size, kind, start in entries]
-        return kept, entries[0][0] - 1 if entries else 0
+        # Without the GIL entries are copied while others are written. One of which the copy has a
+        # part has no number yet, or differs in the next copy; so do those written in between.
+        after = bytes(self._block)
+        whole: list[tuple[Any, ...]] = []
+        for _ in range(ATTEMPTS):
+            before, after = after, bytes(self._block)
+            pairs = zip(_ENTRY.iter_unpack(before), _ENTRY.iter_unpack(after), strict=True)
+            whole = [one for one, other in pairs if one[-1] and one == other]
+            if 2 * len(whole) >= min(self._count, self._most):
+                break
+        whole.sort(key=itemgetter(-1))
+        first = whole[0][-1] if whole else 1
+        kept = [
+            (when, Opcode(kind), start, size)
+            for place, (when, size, kind, start, number) in enumerate(whole, first)
+            if number == place  # up to the first that is left out
+        ]
+        return kept, first - 1
 
     # Recording comes on top of every message, with cold caches, so all names that a frame needs are
     # bound beforehand, or are global.
@@ -97,7 +115,7 @@ class _Heads:
                 size, offset = len(data), count % most * _SIZE
                 count += 1
                 start = start_of(data)[0] if size > KEPT else bytes(data)
-                pack(block, offset, count, when, size, kind, start)
+                pack(block, offset, when, size, kind, start, count)
             self._count = count
 
         return received
@@ -112,7 +130,7 @@ class _Heads:
                 start = head if size > KEPT else head + body
                 offset = count % most * _SIZE
                 count += 1
-                pack(block, offset, count, when, size or len(start), kind, start)
+                pack(block, offset, when, size or len(start), kind, start, count)
             self._count = count
 
         return sent
@@ -122,8 +140,9 @@ class _Whole:
     """Keep the last frames of one direction in full, except those larger than the limit."""
 
     def __init__(self, most: int, payload: int) -> None:
-        self._frames: deque[tuple[int, _Kept]] = deque(maxlen=most)
-        self._count = 0
+        # A list, which any thread copies in one step, with or without the GIL; a deque is not.
+        self._frames: list[tuple[int, _Kept] | None] = [None] * most
+        self._oldest = self._count = 0
         self._payload = self._room = payload
 
     def add(self, when: float, kind: Opcode, start: bytes, size: int) -> None:
@@ -132,14 +151,18 @@ class _Whole:
             start = start[:KEPT]
         self._room -= len(start)
         frames = self._frames
-        while frames and (self._room < 0 or len(frames) == frames.maxlen):
-            self._room += len(frames.popleft()[1][2])
-        frames.append((self._count, (when, kind, start, size)))
+        most = len(frames)
+        while self._oldest < self._count and (self._room < 0 or self._count - self._oldest == most):
+            oldest, frames[self._oldest % most] = frames[self._oldest % most], None
+            assert oldest is not None
+            self._room += len(oldest[1][2])
+            self._oldest += 1
+        frames[self._count % most] = (self._count, (when, kind, start, size))
         self._count += 1
 
     def copy(self) -> tuple[list[_Kept], int]:
         """See ``_Heads.copy``."""
-        frames = self._frames.copy()
+        frames = sorted(filter(None, self._frames.copy()))  # by their numbers, which all differ
         return [kept for _, kept in frames], frames[0][0] if frames else 0
 
     def receiver(self) -> Callable[[list[Received]], None]:
@@ -211,8 +234,9 @@ class Recorder:
         if wire == "bymux" or not self._controls:
             self.sent = partial(_send_bytes, self._sent, going, _most(plan), self._controls)
 
-        # Time, whether it was sent, the message. Two threads append, any copies.
-        self._carried: deque[tuple[float, bool, bytes]] = deque(maxlen=plan.frames)
+        # Time, whether it was sent, the message. Two threads add, any copies; see ``_Whole``.
+        self._carried: list[tuple[float, bool, bytes] | None] = [None] * plan.frames
+        self._places = itertools.count()
         if isinstance(framing, ResumableFraming):
             framing.untold = []
             framing.tap = partial(self.carried, True)
@@ -220,7 +244,7 @@ class Recorder:
 
     def carried(self, sent: bool, message: bytes) -> None:
         """Store a message of a resumable connection that carries none of its wire."""
-        self._carried.append((_now(), sent, message))
+        self._carried[next(self._places) % self._plan.frames] = (_now(), sent, message)
 
     def _receive_carried(
         self,
@@ -244,7 +268,7 @@ class Recorder:
             error: why the connection ended, if it has.
         """
         (sent, lost_sent), (received, lost_received) = self._sent.copy(), self._received.copy()
-        carried = sorted(self._carried.copy())
+        carried = sorted(filter(None, self._carried.copy()))
         header = Header(
             version=import_module("wsmux").__version__,
             wire=self._wire,
