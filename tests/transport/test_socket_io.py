@@ -15,7 +15,8 @@ from contextlib import suppress
 
 import pytest
 
-from wsmux.transport.socket_io import TLS_RECORD, TlsSocket
+from wsmux.transport import socket_io
+from wsmux.transport.socket_io import TLS_RECORD, TlsSocket, Wakeup
 
 from ..helpers.certificates import Certificates
 from ..helpers.raw_peer import wait_for
@@ -142,3 +143,13 @@ def test_an_end_behind_full_records_is_told_after_them(
             assert sock.recv_into(target) == 0
     else:
         assert sock.recv_into(target) == 0
+
+
+def test_a_wakeup_is_set_after_the_globals_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the GIL, streams may be freed so late when the interpreter exits."""
+    wakeup = Wakeup()
+    with monkeypatch.context() as exiting:
+        exiting.setattr(socket_io, "os", None)
+        wakeup.set()
+    assert select.select([wakeup.fd], [], [], 0)[0]
+    wakeup.close()

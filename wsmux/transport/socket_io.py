@@ -16,7 +16,7 @@ import socket
 import ssl
 import termios
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..protocols.base import Buffer
@@ -290,7 +290,9 @@ class Wakeup:
         self._guard = threading.Lock()
         self._try_guard = partial(self._guard.acquire, False)
 
-    def set(self) -> None:
+    # ``write`` is bound here: streams that are freed when the interpreter exits call this, and
+    # without the GIL that may be after the globals are gone.
+    def set(self, write: Callable[[int, bytes], int] = os.write) -> None:
         """Make the descriptor readable; does nothing after ``close``."""
         self._wanted = True
         # A thread that does not get the guard leaves the work to the holder, which checks again
@@ -301,7 +303,7 @@ class Wakeup:
                 try:
                     self._wanted = False
                     if self._write >= 0:
-                        os.write(self._write, b"\x01\0\0\0\0\0\0\0")
+                        write(self._write, b"\x01\0\0\0\0\0\0\0")
                 except BlockingIOError:
                     return  # full, so it is already readable
                 finally:
