@@ -6,12 +6,14 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import NoReturn
 
 import pytest
 
 import wsmux
 from wsmux.runtime import threads
+from wsmux.runtime.deadline import block_end
 
 from ..helpers.inside import watch_apart
 from ..helpers.scripted import WAIT
@@ -149,3 +151,25 @@ def test_an_interrupt_of_a_start_is_raised_as_it_is() -> None:
     except LookupError:
         with pytest.raises(KeyboardInterrupt):
             threads.start_thread(Interrupted())
+
+
+def test_a_deadline_does_not_reach_threads_started_within_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even where threads inherit the context, as in free-threaded Pythons from 3.14 on."""
+
+    class Heir(threading.Thread):
+        def start(self) -> None:
+            self._inherited = copy_context()
+            super().start()
+
+        def run(self) -> None:
+            self._inherited.run(super().run)
+
+    monkeypatch.setattr(threading, "Thread", Heir)
+    ends: list[float | None] = []
+    with wsmux.deadline(WAIT):
+        thread = threads.daemon_thread(lambda: ends.append(block_end()), name="heir")
+        thread.start()
+        thread.join(WAIT)
+    assert ends == [None]

@@ -18,6 +18,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from typing import Any, Protocol
 
 from ..exceptions import NoThreadError
@@ -45,11 +46,14 @@ def daemon_thread(
 ) -> threading.Thread:
     """Return a daemon thread, not yet started.
 
+    It inherits no context variables, such as the end of a ``deadline`` block, not even in
+    free-threaded Pythons from 3.14 on, where threads do.
+
     Raises:
         NoThreadError: an isolated sub-interpreter cannot have threads, from 3.12 on.
     """
     try:
-        return threading.Thread(target=target, name=name, args=args, daemon=True)
+        return threading.Thread(target=Context().run, name=name, args=(target, *args), daemon=True)
     except RuntimeError as error:
         raise NoThreadError(f"{name} cannot be made: {error}") from error
 
