@@ -12,11 +12,14 @@ import pytest
 
 import wsmux
 from wsmux.config import KIB
-from wsmux.protocols.base import Buffer, Message
+from wsmux.protocols.base import Buffer, Message, Role
 from wsmux.protocols.framing import NoFraming, Opcode
+from wsmux.protocols.resumable_framing import ResumableFraming
+from wsmux.protocols.resumption import SESSION_SIZE, Session
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import Parker, Waiter
 from wsmux.transport.fair_queue import MIN_QUANTUM, QUICK, FlowState, Frame
+from wsmux.transport.message_transport import FrameReader, PeerLimits
 from wsmux.transport.send_queue import (
     BATCH_BYTES,
     BATCH_FRAMES,
@@ -133,11 +136,16 @@ class Stand:
 
 
 @pytest.fixture
-def stand() -> Iterator[Stand]:
-    io_thread = Wakeup()
+def io_thread() -> Iterator[Wakeup]:
+    made = Wakeup()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stand(io_thread: Wakeup) -> Iterator[Stand]:
     made = Stand(io_thread)
     yield made
-    io_thread.close()
     made.queue.finish()
 
 
@@ -440,6 +448,53 @@ def test_dropped_data_leaves_control_frames(stand: Stand) -> None:
         stand.queue.add_control_locked([(b"close", b"")])
         stand.queue.drop_data_locked()
     assert stand.let_out(100) == b"close"
+
+
+# What another thread does in the middle
+
+
+def test_room_that_an_acknowledgement_makes_meanwhile_is_used(io_thread: Wakeup) -> None:
+    """It comes between the look for room and its consequence."""
+
+    class Acknowledged(Session):
+        def room(self) -> int:
+            room = super().room()
+            if room <= 0 and queue.held_back:
+                self.acknowledged_up_to(self.sent)
+                queue.held_back = False  # as the I/O thread does, which sees that there is room
+            return room
+
+    session = Acknowledged(bytes(SESSION_SIZE), FRAME, 60.0)
+    framing = ResumableFraming(Role.SERVER, 2 * FRAME, 1, session)
+    valve, mutex = Valve(), threading.Lock()
+    valve.room = 8 * FRAME
+    queue = SendQueue(valve, framing, CONFIG, mutex, io_thread)
+    with mutex:
+        for _ in range(4):
+            queue.add_data_locked([(bytes(FRAME), b"")])
+    assert queue.flush(0, None, None)
+    assert not queue.has_output()
+    queue.finish()
+
+
+def test_a_queue_that_fills_during_a_look_at_the_peer_is_timed(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who fills it has seen that the socket was full before, and so does not say it again."""
+    framing = Words()
+    limits = PeerLimits(CONFIG, framing, FrameReader(stand.valve, framing), stand.queue)
+    stand.queue.blocked = True
+
+    def has_output() -> bool:
+        found = SendQueue.has_output(stand.queue)
+        if not found:
+            stand.add(1)
+            stand.queue.flush(0, None, None)
+        return found
+
+    monkeypatch.setattr(stand.queue, "has_output", has_output)
+    assert limits.look(0.0) is None
+    assert (limits.sending, stand.queue.blocked) == (True, True)
 
 
 # Tickets

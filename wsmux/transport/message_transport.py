@@ -224,11 +224,14 @@ class PeerLimits:
         """Check all timers; return the error that must end the transport, if any."""
         message = self._framing.incomplete(self._inbox.bytes_received)
         late = self._message.look(message, now)
-        taken = self._queue.taken_by_peer() if self._queue.has_output() else None
+        taken = self._taken()
+        if taken is None and self._queue.blocked:
+            self._queue.blocked = False
+            taken = self._taken()  # a thread that fills the queue meanwhile may not see the change
+            if taken is not None:
+                self._queue.blocked = True
         stalled = self._output.look(taken, now)
         self.reading, self.sending = message is not None, taken is not None
-        if not self.sending:
-            self._queue.blocked = False
         if late:
             limit = f"Config.message_timeout = {self._config.message_timeout} s"
             return closed_error(
@@ -240,6 +243,10 @@ class PeerLimits:
                 CloseCode.POLICY_VIOLATION, f"the peer accepted no bytes for {limit}", "local"
             )
         return None
+
+    def _taken(self) -> int | None:
+        """Return how many bytes the peer's system has accepted; ``None`` if none are queued."""
+        return self._queue.taken_by_peer() if self._queue.has_output() else None
 
     def full_for(self, now: float) -> float | None:
         """Return for how many seconds the peer's system has accepted none of the queued bytes.

@@ -427,8 +427,10 @@ class SendQueue:
         if room <= 0 and (self._old_flows or self._new_flows):
             self.held_back = True
             room = session.room()  # an acknowledgement before this is not seen otherwise
-            self.held_back = room <= 0
-            if self.held_back and not self.blocked:
+            # The I/O thread resets it for one after this, so it may only be reset here.
+            if room > 0:
+                self.held_back = False
+            elif not self.blocked:
                 self.blocked = True
                 self._io_thread.set()  # to time how long the peer acknowledges nothing
         return room
