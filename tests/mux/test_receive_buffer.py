@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wsmux.mux.receive_buffer import FEW, PIECE, SMALL, ByteQueue
+from wsmux.testing.guards import FREE_THREADED
 
 from ..helpers.examples import examples
 
@@ -103,7 +104,8 @@ def test_queue_costs_a_quarter_more_than_it_holds(sizes: tuple[int, ...]) -> Non
     finally:
         tracemalloc.stop()
     assert queue.size == rounds * sum(sizes)
-    assert cost <= queue.size * 1.25 + 2048
+    more = 16 * rounds if FREE_THREADED else 0  # the heads of objects are larger there
+    assert cost <= queue.size * 1.25 + 2048 + more
 
 
 def test_take_cuts_a_chunk() -> None:

@@ -21,7 +21,7 @@ def test_descriptor():
     os.open(__file__, os.O_RDONLY)
 
 def test_memory():
-    kept.append(bytearray(os.urandom(1024)) * (80 * 1024))
+    kept.append(bytearray(os.urandom(1024)) * (320 * 1024))
 
 def test_what_goes_soon_is_no_leak():
     threading.Thread(target=time.sleep, args=(0.05,)).start()

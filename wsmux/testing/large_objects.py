@@ -61,9 +61,10 @@ def largest() -> list[str]:
 def _sources() -> list[object]:
     """Return what refers to objects, without the running functions of these tools."""
     found: list[object] = gc.get_objects()
-    # Those that ``gc.freeze`` has put aside are not among them: modules may be.
+    # Those that ``gc.freeze`` has put aside are not among them: modules may be. They go first, as
+    # of two holders the first is named.
     modules = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
-    found += [*modules, *map(vars, modules)]
+    found[:0] = [*modules, *map(vars, modules)]
     tops = sys._current_frames()
     # A function that held itself would hold all of this until the next garbage collection.
     tops[threading.get_ident()] = sys._getframe(1)
