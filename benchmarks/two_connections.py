@@ -39,7 +39,7 @@ def echo(connection: wsmux.Connection) -> None:
 def ping(stream: wsmux.Stream, until: float) -> int:
     """Send small messages, each after the answer to the one before; return how many."""
     count, message = 0, bytes(SMALL)
-    while time.monotonic() < until:
+    while not count or time.monotonic() < until:
         stream.write(message)
         came = 0
         while came < SMALL:
@@ -58,6 +58,7 @@ def bulk(stream: wsmux.Stream, until: float) -> int:
 
     reader = threading.Thread(target=read)
     reader.start()
+    stream.write(bytes(PIECE))
     while time.monotonic() < until:
         stream.write(bytes(PIECE))
     stream.close_write()
@@ -68,13 +69,13 @@ def bulk(stream: wsmux.Stream, until: float) -> int:
 def measure(way: str, connections: int, seconds: float) -> float:
     """Return what all connections did together in a second."""
     counts: list[int] = []
+    pairs = [wsmux.pair() for _ in range(connections)]
     begun = time.monotonic()
 
     def call(client: wsmux.Connection) -> None:
         with client.open_stream() as stream:
             counts.append({"bulk": bulk, "pings": ping}[way](stream, begun + seconds))
 
-    pairs = [wsmux.pair() for _ in range(connections)]
     threads = [threading.Thread(target=echo, args=(server,)) for _, server in pairs]
     threads += [threading.Thread(target=call, args=(client,)) for client, _ in pairs]
     for thread in threads:
