@@ -48,6 +48,9 @@ _log = logger("wsmux")
 # Time, opcode of the carrier, the frame or its start, its total size.
 _Kept = tuple[float, Opcode, bytes, int]
 
+# In the place of a frame and its number.
+_NO_FRAME: tuple[int, _Kept] = (-1, (0.0, Opcode.BINARY, b"", 0))
+
 # As in the send queue.
 _Frame = tuple[Opcode, Message, int]
 
@@ -141,7 +144,7 @@ class _Whole:
 
     def __init__(self, most: int, payload: int) -> None:
         # A list, which any thread copies in one step, with or without the GIL; a deque is not.
-        self._frames: list[tuple[int, _Kept] | None] = [None] * most
+        self._frames = [_NO_FRAME] * most
         self._oldest = self._count = 0
         self._payload = self._room = payload
 
@@ -149,20 +152,19 @@ class _Whole:
         """Store a frame, in place of as many old ones as necessary."""
         if len(start) < size:  # larger than the limit by itself
             start = start[:KEPT]
-        self._room -= len(start)
-        frames = self._frames
-        most = len(frames)
-        while self._oldest < self._count and (self._room < 0 or self._count - self._oldest == most):
-            oldest, frames[self._oldest % most] = frames[self._oldest % most], None
-            assert oldest is not None
-            self._room += len(oldest[1][2])
-            self._oldest += 1
-        frames[self._count % most] = (self._count, (when, kind, start, size))
-        self._count += 1
+        frames, count, oldest = self._frames, self._count, self._oldest
+        most, room = len(frames), self._room - len(start)
+        while oldest < count and (room < 0 or count - oldest == most):
+            place = oldest % most
+            room += len(frames[place][1][2])
+            frames[place] = _NO_FRAME
+            oldest += 1
+        self._room, self._oldest, self._count = room, oldest, count + 1
+        frames[count % most] = (count, (when, kind, start, size))
 
     def copy(self) -> tuple[list[_Kept], int]:
         """See ``_Heads.copy``."""
-        frames = sorted(filter(None, self._frames.copy()))  # by their numbers, which all differ
+        frames = sorted(each for each in self._frames.copy() if each is not _NO_FRAME)
         return [kept for _, kept in frames], frames[0][0] if frames else 0
 
     def receiver(self) -> Callable[[list[Received]], None]:
