@@ -7,7 +7,9 @@ concerns the request and the handshake over WebSockets alone.
 from __future__ import annotations
 
 import logging
+import re
 import socket
+import sys
 import threading
 import time
 from typing import Any, NamedTuple
@@ -303,6 +305,10 @@ def named(request: wsmux.Request) -> str | bool:
         raise ConnectionError("the database is away")
     if request.query == "late":
         raise wsmux.HandshakeError("closed for today", 410)
+    if request.query == "strange":
+        raise wsmux.HandshakeError("nobody \udce9", 499)
+    if request.query == "exit":
+        sys.exit(1)
     return request.headers.get("x-user", False)
 
 
@@ -325,7 +331,13 @@ def test_the_application_names_the_user_of_a_connection(
 
 @pytest.mark.parametrize(
     ("query", "status", "text"),
-    [("", 403, "not allowed"), ("bug", 500, "internal error"), ("late", 410, "closed for today")],
+    [
+        ("", 403, "not allowed"),
+        ("bug", 500, "internal error"),
+        ("late", 410, "closed for today"),
+        ("strange", 499, r"nobody \udce9"),
+        ("exit", 500, "internal error"),
+    ],
 )
 def test_a_client_that_the_application_refuses_is_not_upgraded(
     query: str, status: int, text: str, caplog: pytest.LogCaptureFixture
@@ -333,7 +345,7 @@ def test_a_client_that_the_application_refuses_is_not_upgraded(
     with (
         caplog.at_level(logging.INFO, "wsmux.audit"),
         wsmux.serve(idle, authorize=named) as server,
-        pytest.raises(wsmux.HandshakeError, match=text) as error,
+        pytest.raises(wsmux.HandshakeError, match=re.escape(text)) as error,
     ):
         wsmux.connect(f"{server.url}/?{query}")
     assert error.value.status == status

@@ -204,7 +204,7 @@ class Server(Acceptor):
             return authorized(self._authorize, request)
         except HandshakeError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter would leave the client waiting
             _log.exception("%s: authorize= failed", self.url)
             raise HandshakeError("internal error", 500) from error
 
@@ -340,8 +340,9 @@ def serve(
         authorize: called with the ``Request`` of each client, in the thread of its connection,
             before the WebSocket is accepted and behind all other checks. It returns the name of the
             user, which is ``connection.user``; ``True`` for a client without a name; or ``False``
-            or ``None``: 403. A ``HandshakeError`` that it raises is the answer, with its status;
-            any other exception is logged, and the answer is 500. By default, nobody is asked.
+            or ``None``: 403. A ``HandshakeError`` that it raises is the answer, with its status,
+            or 403 if it has none; any other exception is logged, and the answer is 500. By
+            default, nobody is asked.
         user_limits: what each user of ``authorize`` may do.
         ssl_context: a server-side context, for ``wss://``.
         stream_handler: called in a worker thread with each stream that the client opens; the stream

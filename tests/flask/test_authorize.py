@@ -148,6 +148,21 @@ def test_routes_of_uploads_ask_too(tmp_path: Path) -> None:
         assert refused(f"{url}/uploads").status == 403
 
 
+class Listed(dict[str, str]):
+    """Those who may come in, by name; nobody at first, so that it is false."""
+
+    def __call__(self, request: wsmux.Request) -> str | None:
+        return self.get(request.query)
+
+
+def test_a_function_that_is_false_is_asked_all_the_same() -> None:
+    app = Flask("app")
+    mux = Mux(app, authorize=lambda request: True)
+    mux.stream_route("/", authorize=Listed())(say_who)
+    with served(mux, app) as url:
+        assert refused(f"{url}/?ann").status == 403
+
+
 def test_what_is_no_function_is_refused_where_the_route_is_made() -> None:
     with pytest.raises(TypeError, match="authorize must be a function"):
         Mux(authorize="ann")  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from werkzeug.local import LocalProxy
 
 from wsmux.exceptions import HandshakeError
 from wsmux.handshake.access import (
@@ -106,6 +107,31 @@ def test_what_is_true_by_mistake_lets_nobody_in(answer: Any) -> None:
     # As a proxy of Flask-Login is, also where nobody is logged in.
     with pytest.raises(TypeError, match=r"^authorize= returned an object of type (int|object): "):
         authorized(lambda request: answer, REQUEST)
+
+
+def test_a_proxy_of_a_name_is_none() -> None:
+    # In another thread, or after the request, it would be somebody else.
+    with pytest.raises(TypeError, match="object of type LocalProxy"):
+        authorized(lambda request: LocalProxy(lambda: "ann"), REQUEST)
+
+
+@pytest.mark.parametrize(("given", "status"), [(None, 403), (499, 499)])
+def test_an_application_may_say_why_without_a_status(given: int | None, status: int) -> None:
+    def authorize(request: Request) -> bool:
+        raise HandshakeError("not today", given, 7.0)
+
+    with pytest.raises(HandshakeError, match="^not today$") as caught:
+        authorized(authorize, REQUEST)
+    assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
+
+
+@pytest.mark.parametrize("status", [101, 200, 302, 600])
+def test_a_refusal_has_the_status_of_one(status: int) -> None:
+    def authorize(request: Request) -> bool:
+        raise HandshakeError("welcome", status)
+
+    with pytest.raises(ValueError, match=f"of status {status}: a refusal has one from 400 to 599$"):
+        authorized(authorize, REQUEST)
 
 
 def test_what_is_no_function_is_refused_at_once() -> None:

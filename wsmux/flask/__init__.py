@@ -297,7 +297,7 @@ class Mux:
         authorize: Authorize | None,
     ) -> Callable[[Handler], Handler]:
         check_authorize(authorize)
-        asked = authorize or self._authorize
+        asked = self._authorize if authorize is None else authorize
         if self._users is not None and asked is None:
             raise ValueError(
                 f"the route {path} of a Mux with user_limits= needs authorize=, which names the "

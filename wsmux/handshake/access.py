@@ -99,18 +99,30 @@ def authorized(authorize: Authorize | None, request: Request) -> Request:
     """Return the request with the name of its user, if the application lets the client in.
 
     Raises:
-        HandshakeError: it does not, with 403.
+        HandshakeError: it does not, with 403, or with the status that the function has raised.
         TypeError: the function has returned what may be a mistake: an object that is always true
-            would let everybody in.
+            would let everybody in, and a proxy would be somebody else in another thread.
+        ValueError: it has raised a ``HandshakeError`` with a status that refuses nobody.
 
     What the function raises passes.
     """
     if authorize is None:
         return request
-    user = authorize(request)
+    try:
+        user = authorize(request)
+    except HandshakeError as error:
+        if error.status is None:
+            raise HandshakeError(str(error), 403, error.retry_after) from error
+        if not 400 <= error.status <= 599:
+            raise ValueError(
+                f"authorize= raised a HandshakeError of status {error.status}: a refusal has one "
+                "from 400 to 599"
+            ) from error
+        raise
     if user is True:
         return request
-    if user is not None and not isinstance(user, str | bool):
+    # By its type: a proxy of werkzeug says that its class is that of what it stands for.
+    if user is not None and not issubclass(type(user), str | bool):
         raise TypeError(
             f"authorize= returned an object of type {type(user).__name__}: return the name of the "
             "user as a string, True for a client without a name, or False to refuse it"

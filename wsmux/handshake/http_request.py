@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
+from http.client import responses
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -358,14 +359,16 @@ def refuse(
     sock: socket.socket, status: int, text: str, timeout: float, retry_after: float | None = None
 ) -> None:
     """Answer a request with an error status and a sentence, then close the connection."""
-    respond(sock, status, f"{text}\n".encode(), refusal_headers(status, retry_after), timeout)
+    body = f"{text}\n".encode(errors="backslashreplace")
+    respond(sock, status, body, refusal_headers(status, retry_after), timeout)
 
 
 def respond(
     sock: socket.socket, status: int, body: bytes, headers: dict[str, str], timeout: float
 ) -> None:
     """Answer a request, then close the connection."""
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Length: {len(body)}"]
+    # An application may refuse with a status that has no name here.
+    lines = [f"HTTP/1.1 {status} {responses.get(status, '')}", f"Content-Length: {len(body)}"]
     headers = {"Connection": "close"} | headers
     lines += [f"{name}: {value}" for name, value in headers.items()]
     sock.settimeout(timeout)
