@@ -141,7 +141,8 @@ class UserLimits:
 
     connections: int | None = None
     """Connections that a user may have open; a further one gets 429 before the upgrade. A client
-    that returns to a resumable connection takes no place."""
+    that returns to a resumable connection takes no place. One that begins one is refused after
+    the upgrade, without a status: only then does it say which of the two it wants."""
 
     connects_per_minute: int | None = None
     """Connections that a user may begin, ended or open; a further one gets 429, with the seconds

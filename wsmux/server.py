@@ -69,11 +69,11 @@ class Server(Acceptor):
         max_connections: int,
         access: Access | None = None,
         authorize: Authorize | None = None,
-        user_limits: UserLimits | None = None,
+        users: Users | None = None,
     ) -> None:
         self._access = access or Access(None)
         self._authorize = authorize
-        self._users = None if user_limits is None else Users(user_limits)
+        self._users = users
         self._handler = handler
         self._connection_options = connection_options
         self._protocols = served_protocols(protocols)
@@ -393,6 +393,7 @@ def serve(
         )
     if user_limits is not None and authorize is None:
         raise ValueError("user_limits= needs authorize=, which names the user of a request")
+    users = None if user_limits is None else Users(user_limits)  # raises for wrong limits
     access = Access(token)  # raises for an invalid token
     connection_options = ConnectionOptions(
         config=config or Config(),
@@ -423,5 +424,5 @@ def serve(
         max_connections=max_connections,
         access=access,
         authorize=authorize,
-        user_limits=user_limits,
+        users=users,
     )

@@ -52,6 +52,8 @@ def test_of_many_refusals_a_line_a_second_is_logged(audit: pytest.LogCaptureFixt
         ("a\\n", '"a\\\\n"'),
         ("-", '"-"'),
         ("zoë", '"zoë"'),
+        ("\U000e0001" * 90, '"' + "\\U000e0001" * 40 + '... (50 more characters)"'),
+        ('\n"\\' * 99, '"' + r"\n\"\\" * 40 + '... (295 more characters)"'),
         ("u" * 1000, '"' + "u" * 200 + '... (800 more characters)"'),
     ],
 )

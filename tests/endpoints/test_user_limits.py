@@ -161,11 +161,14 @@ def test_a_forked_child_counts_anew() -> None:
     refused(counts)
 
 
-def test_what_is_no_limit_is_refused() -> None:
+def test_what_is_no_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wsmux.server, "listen", lambda *_: pytest.fail("the port is taken"))
     with pytest.raises(TypeError, match=r"user_limits must be a wsmux.UserLimits, .* not dict$"):
         Users({"connections": 5})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="user_limits= needs authorize="):
         wsmux.serve(lambda connection: None, user_limits=wsmux.UserLimits(connections=1))
+    with pytest.raises(TypeError, match="user_limits must be a wsmux.UserLimits"):
+        wsmux.serve(idle, authorize=by_header, user_limits={})  # type: ignore[arg-type]
 
 
 # On the wire
@@ -237,7 +240,7 @@ def test_a_client_of_a_server_resumes_without_a_second_place() -> None:
         for count in range(1, 3):
             proxy.reset()
             wait_for(lambda count=count: connection.stats().reconnects == count)
-        with pytest.raises(wsmux.HandshakeError, match="as many connections are open"):
+        with pytest.raises(wsmux.HandshakeError, match="or as this user may have"):
             wsmux.connect(server.url, timeout=WAIT, headers=headers, resume=True)
         with pytest.raises(wsmux.HandshakeError, match="of this user are open"):
             wsmux.connect(server.url, timeout=WAIT, headers=headers)

@@ -18,12 +18,15 @@ import re
 from ..handshake.request import Request
 from ..mux.connection import Connection
 from ..runtime import clock
-from ..runtime.logs import PACED, logger, printable
+from ..runtime.logs import MAX_VALUE, PACED, logger, printable
 
 __all__ = ["Visit", "refused"]
 
 # Characters of one value.
 MAX_WORD = 200
+
+# Characters of one value that is escaped by more: each takes 10 at most.
+MAX_ESCAPED = 40
 
 # Of values that need no quotes.
 _PLAIN = re.compile(r"[A-Za-z0-9._:@/+~%,-]+")
@@ -42,7 +45,10 @@ def _word(value: str | None) -> str:
     if len(value) <= MAX_WORD and _PLAIN.fullmatch(value) and value != "-":
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{printable(escaped, MAX_WORD)}"'
+    shown = printable(escaped, MAX_WORD)
+    if len(shown) > MAX_VALUE - 2:  # the logger would cut off the closing quote
+        shown = printable(escaped, MAX_ESCAPED)
+    return f'"{shown}"'
 
 
 def refused(request: Request | None, peer: str, status: int | None, why: str) -> None:

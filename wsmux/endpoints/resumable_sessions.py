@@ -40,6 +40,9 @@ from .handover import TakeOver, hand_over
 
 __all__ = ["ResumableSessions"]
 
+# Told to a client that was let in only to return to a session, and begins one.
+FULL = "as many connections are open as this server takes, or as this user may have"
+
 _log = logger("wsmux")
 
 
@@ -164,7 +167,7 @@ class ResumableSessions:
                 return Refusal(True, "the server shuts down")
             if not hello.resuming:
                 if returns:
-                    return Refusal(False, "as many connections are open as this server takes")
+                    return Refusal(False, FULL)
                 if entry is not None:
                     return Refusal(False, "there is a session of this id")
                 return self._new_locked(hello)
