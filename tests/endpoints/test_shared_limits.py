@@ -136,6 +136,21 @@ def test_a_client_may_return_where_no_place_is_free_in_any_process(
     wait_for(lambda: entered(two))
 
 
+def test_no_more_wait_to_return_than_a_few_where_another_process_is_full(
+    server: RedisServer, process: Process
+) -> None:
+    one, other = (process(server.url, connections=1) for _ in range(2))
+    place = one.enter("ann")
+    returning = [other.enter("ann", may_return=True) for _ in range(2)]
+    assert all(each.returns for each in returning)
+    with pytest.raises(wsmux.HandshakeError, match="of this user are open"):
+        other.enter("ann", may_return=True)
+    for each in (*returning, place):
+        each.leave()
+    assert len(other) == len(one) == 0
+    wait_for(lambda: entered(other))
+
+
 def test_a_process_learns_at_the_door_what_streams_others_have_taken(
     server: RedisServer, process: Process, keys: Callable[[], dict[str, list[str]]]
 ) -> None:

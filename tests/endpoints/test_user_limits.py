@@ -97,6 +97,24 @@ def test_a_client_may_return_to_its_own_where_no_place_is_free() -> None:
     refused(counts)
 
 
+def test_no_more_wait_to_return_than_a_few_for_each_connection() -> None:
+    # A client that is silent about where it returns to would hold any number otherwise.
+    counts = users(connections=2)
+    held = [counts.enter("ann", may_return=True) for _ in range(6)]
+    assert [each.returns for each in held] == [False] * 2 + [True] * 4
+    with pytest.raises(wsmux.HandshakeError, match="of this user are open") as caught:
+        counts.enter("ann", may_return=True)
+    assert caught.value.status == 429
+    for _ in range(2):
+        held[-1].leave()  # the second time it has none
+    assert counts.enter("ann", may_return=True).returns
+    with pytest.raises(wsmux.HandshakeError):
+        counts.enter("ann", may_return=True)
+    for each in held:
+        each.leave()
+    assert not counts.enter("ann").returns
+
+
 def test_streams_of_a_minute_are_of_all_connections_of_a_user(advance: Advance) -> None:
     counts = users(streams_per_minute=3)
     one, two, other = counts.enter("ann"), counts.enter("ann"), counts.enter("bob")

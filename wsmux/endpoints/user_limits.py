@@ -28,6 +28,10 @@ __all__ = ["UserPlace", "Users"]
 # Seconds over which rates are counted.
 PERIOD = 60.0
 
+# Clients that may be about to return, for each connection of a full user: one that has cut off an
+# attempt begins the next before the server knows.
+RETURNING = 2
+
 # Seconds of a period that rounding may take.
 ROUNDING = 1e-6
 
@@ -37,18 +41,23 @@ class _User:
 
     Attributes:
         connections: those that are open.
+        returning: clients that may only return to one of them, and have not said to which.
         connects_due, streams_due: when the whole rate will be free again.
     """
 
-    __slots__ = ("connections", "connects_due", "streams_due")
+    __slots__ = ("connections", "connects_due", "returning", "streams_due")
 
     def __init__(self) -> None:
-        self.connections = 0
+        self.connections = self.returning = 0
         self.connects_due = self.streams_due = 0.0
 
     def fresh(self, now: float) -> bool:
         """Return whether nothing is to be remembered."""
-        return not self.connections and max(self.connects_due, self.streams_due) <= now
+        return not self.here() and max(self.connects_due, self.streams_due) <= now
+
+    def here(self) -> bool:
+        """Return whether there are connections."""
+        return bool(self.connections or self.returning)
 
 
 def _taken(due: float, rate: int, now: float) -> tuple[float, float]:
@@ -80,7 +89,7 @@ class UserPlace:
         self._users = users
         self._user = user
         self._counted = counted
-        self._held = not returns
+        self._held = True
         self._shared: str | None = None  # what other processes know it by
 
     def take_stream(self) -> bool:
@@ -91,7 +100,10 @@ class UserPlace:
         """Give the place to another connection of the user; may be repeated."""
         if self._held:
             self._held = False
-            self._users.leave(self._user, self._counted)
+            self._users.leave(self._user, self._counted, self.returns)
+        self._leave_shared()
+
+    def _leave_shared(self) -> None:
         if self._shared is not None:
             self._users.leave_shared(self._user, self._shared)
             self._shared = None
@@ -110,13 +122,15 @@ class UserPlace:
                 raise _too_often(limits, answer.seconds)
             if verdict == "full":
                 raise _too_many(limits)
+            if verdict == "returns" and not self.returns:
+                self._users.turn_back(self._counted)
+                self.returns = True
         except BaseException:
             self._users.take_back(self._counted)
             self.leave()
             raise
-        if self.returns or verdict == "returns":
-            self.returns = True
-            self.leave()
+        if self.returns:
+            self._leave_shared()
 
 
 class Users:
@@ -182,21 +196,42 @@ class Users:
             returns = limits.connections is not None and found.connections >= limits.connections
             if returns and not may_return:
                 raise _too_many(limits)
-            found.connects_due = due
-            if not returns:
+            if returns:
+                self._return_locked(found)
+            else:
                 found.connections += 1
-                self._absent.pop(user, None)
-                self._present[user] = found
+            found.connects_due = due
+            self._absent.pop(user, None)
+            self._present[user] = found
             return UserPlace(self, user, found, returns)
 
-    def leave(self, user: str, found: _User) -> None:
+    def _return_locked(self, found: _User) -> None:
+        most = self.limits.connections
+        if most is not None and found.returning >= RETURNING * most:
+            raise _too_many(self.limits)
+        found.returning += 1
+
+    def turn_back(self, found: _User) -> None:
+        """Count a client as one that may only return.
+
+        Raises:
+            HandshakeError: there are too many of these; it is counted as it was.
+        """
+        with self._lock:
+            self._return_locked(found)
+            found.connections -= 1
+
+    def leave(self, user: str, found: _User, returns: bool) -> None:
         """Stop counting a connection; without effect in a forked child."""
         now = clock.monotonic()
         with self._lock:
             if self._present.get(user) is not found:
                 return
-            found.connections -= 1
-            if found.connections:
+            if returns:
+                found.returning -= 1
+            else:
+                found.connections -= 1
+            if found.here():
                 return
             del self._present[user]
             while self._absent and next(iter(self._absent.values())).fresh(now):
