@@ -180,7 +180,7 @@ def test_a_forked_child_counts_anew() -> None:
 
 
 def test_what_is_no_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wsmux.server, "listen", lambda *_: pytest.fail("the port is taken"))
+    monkeypatch.setattr("wsmux.server.listen", lambda *_: pytest.fail("the port is taken"))
     with pytest.raises(TypeError, match=r"user_limits must be a wsmux.UserLimits, .* not dict$"):
         Users({"connections": 5})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="user_limits= needs authorize="):
