@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ import wsmux
 from wsmux.endpoints import shared_limits
 from wsmux.endpoints.user_limits import Users
 from wsmux.exceptions import NoThreadError
+from wsmux.runtime.threads import start_thread
 
 from ..helpers.ports import free_port
 from ..helpers.redis_server import RedisServer, redis_server
@@ -381,9 +383,25 @@ def test_a_forked_child_counts_anew(server: RedisServer, process: Process) -> No
     counts.close()
 
 
-def test_a_url_of_something_else_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="invalid literal|Port could not"):
-        Users(wsmux.UserLimits(redis="redis://host:port"))
+@pytest.mark.parametrize("url", ["redis://host:port", "redis://:hidden/word@host"])
+def test_a_url_of_something_else_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match=r"^UserLimits.redis is no URL of a Redis: ") as caught:
+        Users(wsmux.UserLimits(redis=url))
+    assert "hidden" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_end_may_come_while_the_thread_begins(
+    server: RedisServer, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = process(server.url, connections=1)
+
+    def end(thread: threading.Thread) -> None:
+        counts.close()
+        start_thread(thread)
+        thread.join(WAIT)
+
+    monkeypatch.setattr(shared_limits, "start_thread", end)
+    counts.enter("ann").leave()
 
 
 def test_the_thread_ends_when_there_is_nothing_to_count(

@@ -166,7 +166,14 @@ class SharedCounts:
         self._limits = limits
         self._url = limits.redis
         self._learn = learn
-        redis_client(self._url).close()  # raises for a URL that is wrong; it has not connected
+        try:
+            redis_client(self._url).close()  # it has not connected
+        except ValueError:
+            # Without its cause, which may tell a part of the password.
+            raise ValueError(
+                "UserLimits.redis is no URL of a Redis: its port must be a number, and characters "
+                "such as / # ? @ of its password percent-encoded"
+            ) from None
         self.forked()
         fork.register(self)
 
@@ -238,7 +245,8 @@ class SharedCounts:
             self._open.clear()
             thread = self._thread
             self._changed.notify_all()
-        if thread is not None and thread is not threading.current_thread():
+        # One that another thread is about to start cannot be waited for; it ends by itself.
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join(CLOSING)
 
     def _ask(self, question: _Question) -> bool:
