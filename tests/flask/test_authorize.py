@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask, abort, request, session
+from flask import Flask, abort, redirect, request, session
+from werkzeug.exceptions import Gone, HTTPException
 
 import wsmux
 from wsmux.flask import Mux, uploads
@@ -123,6 +125,38 @@ def test_what_the_application_raises_is_answered_as_in_any_view(
     assert "a bug" in caplog.text  # by Flask
     # Of those that come within a second, the first one is told.
     assert "refused path=/ peer=127.0.0.1 user=- status=410 why=Gone" in caplog.messages
+
+
+@pytest.mark.parametrize("query", ["no", "gone", "login", "bug"])
+def test_nothing_behind_a_refused_request_is_another_one(query: str) -> None:
+    # A proxy that takes the WebSocket for accepted lets its client send whatever it likes.
+    app = Flask("app")
+    answers: dict[str, Exception] = {
+        "gone": Gone(),
+        "login": HTTPException(response=redirect("/login")),  # type: ignore[arg-type]
+        "bug": ArithmeticError("a bug"),
+    }
+
+    def authorize(request: wsmux.Request) -> bool:
+        if request.query in answers:
+            raise answers[request.query]
+        return False
+
+    Mux(app, authorize=authorize).stream_route("/")(say_who)
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        headers = {
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "c2l4dGVlbiBieXRlcyBpZA==",
+        }
+        environ = {"gunicorn.socket": ours}
+        with app.test_client() as client:
+            client.get(f"/?{query}", headers=headers, environ_overrides=environ).close()
+        ours.setblocking(False)
+        assert ours.recv(1) == b"", "gunicorn finds an end of file, and no request"
 
 
 def test_a_connection_is_in_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 from ..runtime.hints import how_to_install
 
 try:
-    from flask import Blueprint, Flask, Response, copy_current_request_context, request
+    from flask import (
+        Blueprint,
+        Flask,
+        Response,
+        after_this_request,
+        copy_current_request_context,
+        request,
+    )
     from werkzeug.exceptions import HTTPException
 except ImportError as error:
     raise ImportError(f"wsmux.flask needs Flask: {how_to_install('flask')}") from error
@@ -26,7 +33,9 @@ __all__ = [
     "Flask",
     "HTTPException",
     "Response",
+    "after_this_request",
     "copy_current_request_context",
+    "last",
     "refusal",
     "request",
 ]
@@ -39,9 +48,18 @@ def refusal(error: HandshakeError) -> Response:
     status = error.status or 400
     _log.info("%s refused %s: %s", request.path, request.remote_addr, error)
     headers = refusal_headers(status, error.retry_after)
-    if not _takes_upgrades(request.environ):
-        del headers["Connection"]  # applications may not set it under other servers
-    response = Response(f"{error}\n", status=status, headers=headers)
+    del headers["Connection"]
+    return last(Response(f"{error}\n", status=status, headers=headers))
+
+
+def last(response: Response) -> Response:
+    """Let a response be the last one of its client's connection, and return it.
+
+    A proxy may pass on whatever follows a request for a WebSocket, as if it had been accepted: the
+    server must not take it for requests, which no rule of the proxy has seen.
+    """
+    if _takes_upgrades(request.environ):  # applications may not set it under other servers
+        response.headers["Connection"] = "close"
     if (sock := request.environ.get("gunicorn.socket")) is not None:
         response.call_on_close(partial(_end_reading, sock))
     return response

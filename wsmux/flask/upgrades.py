@@ -29,7 +29,15 @@ from .request_threads import (
     tell_why_held,
     why_held,
 )
-from .responses import Ended, HTTPException, Response, refusal, request
+from .responses import (
+    Ended,
+    HTTPException,
+    Response,
+    after_this_request,
+    last,
+    refusal,
+    request,
+)
 
 __all__ = ["Upgraded", "Upgrades"]
 
@@ -138,6 +146,7 @@ class Upgrades:
             except Exception as error:  # of the application: as a rule by ``abort``
                 status = error.code if isinstance(error, HTTPException) else 500
                 audit.refused(asked, "", status, type(error).__name__)
+                after_this_request(last)
                 raise
             returns = full or guest.returns or (place is not None and place.returns)
             passes = passes and resumes and (detached or _leaves(environ))
