@@ -2,7 +2,7 @@
 
 A line is made of ``key=value``, at INFO. A value that a client may have chosen is quoted unless it
 is plain, so that it cannot look like further keys; control characters are escaped. Neither the
-query nor a header is logged, since they may hold secrets. Lines of connections that were accepted
+query nor a header is logged, since they may hold secrets, but for an origin that is refused. Lines of connections that were accepted
 and that ended are complete; of refusals, which cost a client nothing, there is one a second, that
 tells how many were left out.
 
