@@ -146,7 +146,8 @@ class UserLimits:
 
     connects_per_minute: int | None = None
     """Connections that a user may begin, ended or open; a further one gets 429, with the seconds
-    to wait in ``Retry-After``. Refused ones do not count."""
+    to wait in ``Retry-After``. Refused ones do not count. Each WebSocket does over which a client
+    returns to a resumable connection: ``Resume.grace`` must be longer than the wait for one."""
 
     streams_per_minute: int | None = None
     """Streams that a user may open, over all connections; a further one is refused, which raises

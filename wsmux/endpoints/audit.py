@@ -2,9 +2,9 @@
 
 A line is made of ``key=value``, at INFO. A value that a client may have chosen is quoted unless it
 is plain, so that it cannot look like further keys; control characters are escaped. Neither the
-query nor a header is logged, since they may hold secrets, but for an origin that is refused. Lines of connections that were accepted
-and that ended are complete; of refusals, which cost a client nothing, there is one a second, that
-tells how many were left out.
+query nor a header is logged, since they may hold secrets, but for an origin that is refused. Lines
+of connections that were accepted and that ended are complete; of refusals, which cost a client
+nothing, there is one a second, that tells how many were left out.
 
 A peer that comes and goes causes any number of them, so the level of this logger is WARNING until
 the application sets it to INFO; that of the loggers above it does not matter.
