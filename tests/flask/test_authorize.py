@@ -175,6 +175,24 @@ def test_a_connection_is_in_the_audit_log(caplog: pytest.LogCaptureFixture) -> N
     assert "secret" not in caplog.text
 
 
+def test_who_is_refused_behind_the_upgrade_is_in_the_audit_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = Flask("app")
+    limits = wsmux.UserLimits(connections=1)
+    mux = Mux(app, authorize=lambda request: "ann", user_limits=limits, resume=True)
+    mux.stream_route("/")(say_who)
+    with (
+        served(mux, app) as url,
+        wsmux.connect(url, timeout=WAIT, resume=True),
+        caplog.at_level(logging.INFO, "wsmux.audit"),
+    ):
+        assert "or as this user may have" in str(refused(url, resume=True))
+        wait_for(lambda: any(each.startswith("refused ") for each in caplog.messages))
+    (line,) = (each for each in caplog.messages if each.startswith("refused "))
+    assert line.startswith('refused path=/ peer=127.0.0.1 user=ann status=- why="a client may not ')
+
+
 def test_routes_of_uploads_ask_too(tmp_path: Path) -> None:
     app = Flask("app")
     mux = uploads(app, "/uploads", tmp_path, authorize=lambda request: False)

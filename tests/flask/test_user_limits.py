@@ -64,7 +64,7 @@ def test_all_routes_count_together_and_users_apart() -> None:
             with pytest.raises(wsmux.HandshakeError, match="2 connections of this user") as caught:
                 connect(f"{proxy.url}/{path}")
             assert (caught.value.status, caught.value.retry_after) == (429, 5)
-        assert len(mux.connections) == 3
+        wait_for(lambda: len(mux.connections) == 3)
 
 
 def test_a_connection_that_has_ended_frees_its_place() -> None:

@@ -34,7 +34,7 @@ from ..durable.files import (
 )
 from ..durable.receiver import MAX_STREAMS, DurableHandler
 from ..endpoints.acceptor import DRAIN
-from ..endpoints.audit import Visit
+from ..endpoints.audit import Visit, refused
 from ..endpoints.connection_options import (
     DEFAULT_WORKERS,
     ConnectionHandler,
@@ -360,6 +360,8 @@ class Mux:
             except (HandshakeError, OSError, NoThreadError) as error:
                 # From 3.12 on, a process that is exiting can begin none.
                 path = upgraded.request.path
+                if isinstance(error, HandshakeError):
+                    refused(upgraded.request, "", error.status, str(error))
                 _log.info("%s: the connection was not begun: %s", path, error)
                 return
             if isinstance(accepted, OneShotEvent):
