@@ -18,8 +18,10 @@ import wsmux
 from wsmux.cluster import Cluster, NotConnected, Unreachable
 from wsmux.cluster import links as links_module
 from wsmux.cluster.records import Node, Presence, link_token
+from wsmux.diagnostics.status import STALLED_AFTER
 from wsmux.runtime.deadline import Deadline
 
+from ..helpers.cluster_nodes import asked, of
 from ..helpers.interrupts import interrupted_at
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
@@ -174,6 +176,55 @@ def test_a_node_of_an_odd_address_cannot_be_reached(path: str, url: str) -> None
 def test_a_request_for_nobody_is_answered(link: wsmux.Connection, fields: dict[str, Any]) -> None:
     told = answer(link, message({"v": 1} | fields))
     assert told["error"] == "not-connected"
+
+
+@pytest.mark.parametrize("after", [2.5, "x", None, -1])
+def test_a_question_for_the_status_is_answered(
+    link: wsmux.Connection, node: Node, after: Any
+) -> None:
+    question = {"v": 1, "node": node.id, "ask": "status", "stalled_after": after}
+    told = answer(link, message(question))
+    assert told["status"]["process"] == os.getpid()
+    assert told["status"]["stalled_after"] == (2.5 if after == 2.5 else STALLED_AFTER)
+    assert answer(link, message(question | {"node": "another"}))["error"] == "not-connected"
+
+
+def test_a_node_of_an_earlier_version_is_told_of_without_its_status(
+    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def earlier(_: object, stream: wsmux.Stream, *__: object) -> None:
+        # What it answers to a request without a name, as it takes this one for.
+        stream.write(message({"v": 1, "error": "not-connected", "text": "it has left"}))
+        stream.close()
+
+    monkeypatch.setattr(links_module.LinkServer, "_tell", earlier)
+    with (
+        Cluster(server.url, namespace=namespace) as cluster,
+        Cluster(server.url, namespace=namespace, lease=60.0) as other,
+        server.client() as client,
+    ):
+        asked(cluster, other)
+        key = f"wsmux:cluster:{namespace}:node:{other.node}"
+        record = client.get(key)
+        assert isinstance(record, bytes)
+        fields = json.loads(record)
+        del fields["process"]
+        client.set(key, json.dumps(fields), keepttl=True)
+        told = of(cluster.status(timeout=WAIT), other.node)
+    assert (told.host, told.pid, told.renewed, told.status) == (None, None, None, None)
+    assert told.why == "it is of an earlier version, which does not tell its status"
+
+
+def test_an_answer_above_the_bound_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, server: RedisServer, namespace: str, node: Node
+) -> None:
+    monkeypatch.setattr(links_module, "MAX_STATUS", -links_module.MAX_MESSAGE)
+    links = links_module.Links("a" * 32, node.host, KEY.encode(), None)
+    try:
+        with pytest.raises(Unreachable, match="0 at most were expected"):
+            links.ask_status(node, 1.0, Deadline(WAIT))
+    finally:
+        links.close()
 
 
 def test_requests_beyond_the_bound_are_reset(

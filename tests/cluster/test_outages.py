@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,27 +19,11 @@ from wsmux.cluster.directory import Directory
 from wsmux.cluster.links import socket_folder
 from wsmux.exceptions import ForkedError
 
+from ..helpers.cluster_nodes import LEASE, start_node
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for_value
 from .conftest import Pairs
-
-# Seconds of a lease: so short that a test can wait for its end.
-LEASE = 1.0
-
-# A node with a client of its own, whose names are arguments, that answers each stream.
-NODE = """
-import sys, wsmux
-from wsmux.cluster import Cluster
-client, connection = wsmux.pair()
-cluster = Cluster(sys.argv[1], namespace=sys.argv[2], lease=float(sys.argv[3]))
-for name in sys.argv[4:]:
-    cluster.join(connection, name)
-print(cluster.node, flush=True)
-for stream in client:
-    stream.write(stream.read(100))
-    stream.close()
-"""
 
 
 @pytest.fixture
@@ -49,16 +31,6 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """Run a Redis that the test may kill."""
     with RedisServer(tmp_path) as server:
         yield server
-
-
-def start_node(
-    url: str, namespace: str, *names: str, lease: float = LEASE
-) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", NODE, url, namespace, str(lease), *names]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    return process
 
 
 def count(cluster: Cluster, pattern: str = "*") -> int:

@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 
 from wsmux.cluster.records import (
     CLOCK_SKEW,
+    MAX_HOST,
     MAX_NAME,
     MAX_RECORD,
     TOKEN_LIFE,
     Node,
+    NodeProcess,
     check_key,
     check_name,
     check_token,
     link_token,
     name_prefix,
     parse_node,
+    parse_process,
     signed_node,
 )
 
@@ -119,6 +122,36 @@ def test_a_record_without_this_key_is_not_believed(key: bytes | None) -> None:
 def test_what_is_no_record_is_refused(record: bytes, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         parse_node(record, None)
+
+
+PROCESS = NodeProcess(4711, "web-1", 15.0)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_the_process_of_a_record_comes_back(key: bytes | None) -> None:
+    record = signed_node(NODE, key, PROCESS._replace(host="h" * (MAX_HOST + 1)))
+    assert parse_node(record, key) == NODE
+    assert parse_process(record, key) == PROCESS._replace(host="h" * MAX_HOST)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"process": None},
+        {"process": [1, "web-1"]},
+        {"process": ["1", "web-1", 15.0]},
+        {"process": [1, "web-1", 0.0]},
+        {"process": [1, "web-1", float("nan")]},
+        {"process": [4712, "web-1", 15.0]},
+        {"process_mac": None},
+        {"process_mac": "x"},
+        {"id": "f" * 32},
+    ],
+    ids=str,
+)
+def test_a_process_that_is_none_or_not_signed_is_unknown(change: dict[str, Any]) -> None:
+    fields = json.loads(signed_node(NODE, KEY, PROCESS)) | change
+    assert parse_process(json.dumps(fields).encode(), KEY) is None
 
 
 @given(st.binary(max_size=200))

@@ -15,7 +15,14 @@ import pytest
 import wsmux
 from wsmux import rpc
 from wsmux.diagnostics import status as live
-from wsmux.diagnostics.status import Connections, Sources, Watched, document, sessions_of
+from wsmux.diagnostics.status import (
+    Connections,
+    Sources,
+    Watched,
+    document,
+    fitting_document,
+    sessions_of,
+)
 from wsmux.rpc.session.session_info import SessionInfo
 
 from ..helpers.carriers import Ends
@@ -133,6 +140,28 @@ def test_connections_beyond_the_most_are_counted_in_the_sums(
     assert [each["name"] for each in told["connections"]] == [ends.server.name]
     assert told["connections_left_out"] == 1
     assert told["totals"]["streams"] == 2
+
+
+@pytest.mark.parametrize("size", [1_500, 8_000, 10**6])
+def test_a_document_fits_and_still_tells_what_stalls(ends: Ends, size: int) -> None:
+    streams = [open_pair(*ends) for _ in range(5)]
+    held = fill(streams[3].near)
+    wait_for(lambda: ends.server.stats().unread_bytes == held)
+    wait_for(lambda: ends.server.explain()[0].seconds > 0)
+    sources = [ends.server, Listed(*map(session, range(100)))]
+    text = fitting_document(sources, 1e-9, size)
+    assert len(text) <= size
+    told = json.loads(text)
+    assert len(told["sessions"]) + told["sessions_left_out"] == 100
+    assert len(told["connections"]) + told["connections_left_out"] == 1
+    assert told["totals"]["unread_bytes"] == held
+    assert (len(told["connections"]), len(told["sessions"])) == {
+        1_500: (0, 0),
+        8_000: (1, 10),
+        10**6: (1, 20),
+    }[size]
+    for each in told["connections"]:
+        assert each["stalled"] > 0
 
 
 def test_the_document_says_whose_and_of_when_it_is() -> None:

@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from .errors import ClusterError, NotConnected, TopicGap, Unreachable
     from .positions import Position, Retention, TopicMessage
     from .records import Presence
+    from .status import ClusterStatus, NodeStatus
     from .subscription import Subscription
 
 __all__ = [
     "Cluster",
     "ClusterError",
+    "ClusterStatus",
+    "NodeStatus",
     "NotConnected",
     "Position",
     "Presence",
@@ -33,6 +36,7 @@ __getattr__ = lazy_names(
         "errors": ("ClusterError", "NotConnected", "TopicGap", "Unreachable"),
         "positions": ("Position", "Retention", "TopicMessage"),
         "records": ("Presence",),
+        "status": ("ClusterStatus", "NodeStatus"),
         "subscription": ("Subscription",),
     },
 )

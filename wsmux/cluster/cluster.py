@@ -25,7 +25,9 @@ this process are found; others raise ``Unreachable``.
 from __future__ import annotations
 
 import atexit
+import json
 import os
+import socket
 import ssl
 import threading
 import uuid
@@ -36,6 +38,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..diagnostics.status import STALLED_AFTER, Sources, Watched, fitting_document
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..runtime import fork
@@ -44,13 +47,25 @@ from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline, call_within
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
+from ..runtime.thread_pool import ThreadPool
 from ..runtime.threads import daemon_thread, register, start_thread
 from .errors import ClusterError, NotConnected, Unreachable
-from .links import Links, LinkServer, host_id, open_to
+from .links import MAX_STATUS, Links, LinkServer, host_id, open_to
 from .members import Members
 from .positions import MAX_MESSAGE, NEW, Position, Retention, parse_position
-from .records import EVERY_NAME, Node, Presence, check_key, check_name, name_prefix
+from .records import (
+    EVERY_NAME,
+    Known,
+    Listed,
+    Node,
+    NodeProcess,
+    Presence,
+    check_key,
+    check_name,
+    name_prefix,
+)
 from .splicer import Splicer
+from .status import ASKERS, MAX_NAMES, MAX_NODES, ClusterStatus, ask_all
 from .subscription import Subscription
 from .topics import MemoryTopics, TopicStore
 
@@ -67,6 +82,9 @@ MAX_UNSAID = 100_000
 
 # Seconds to open a stream, by default.
 OPEN_TIME = 10.0
+
+# Seconds that all nodes have to tell their status, by default.
+STATUS_TIME = 2.0
 
 # Presences that ``who`` returns, by default.
 MOST = 1000
@@ -94,6 +112,8 @@ class Cluster(Closing):
         server_ssl, client_ssl: TLS contexts for connections from and to nodes of other hosts.
         retention: what each topic keeps.
         lease: seconds after which a killed process is no longer found.
+        connections: what ``status`` tells of this process: a ``Mux`` or ``Server`` or what else
+            ``wsmux.LiveSocket`` takes, weakly held. By default, the connections that have joined.
 
     Raises:
         ValueError, TypeError: an argument is wrong.
@@ -112,6 +132,7 @@ class Cluster(Closing):
         client_ssl: ssl.SSLContext | None = None,
         retention: Retention = Retention(),  # noqa: B008
         lease: float = LEASE,
+        connections: Sources | None = None,
     ) -> None:
         check_name(namespace, "namespace")
         if not 1.0 <= lease <= 3600.0:
@@ -125,7 +146,8 @@ class Cluster(Closing):
             server_ssl=server_ssl,
             client_ssl=client_ssl,
             retention=Retention(*retention),
-            lease=lease,
+            lease=float(lease),
+            watched=None if connections is None else Watched(connections, sessions=True),
         )
         if listen is not None and key is None:
             raise ValueError("listen= needs key=, a secret that all nodes share")
@@ -232,6 +254,29 @@ class Cluster(Closing):
         """
         return self._running().who(*name_prefix(pattern), most)
 
+    def status(
+        self, *, timeout: float = STATUS_TIME, stalled_after: float = STALLED_AFTER
+    ) -> ClusterStatus:
+        """Return what each process of the cluster does, and which do not answer.
+
+        All are asked at the same time. One that stands still, as a stopped one does, delays this by
+        ``timeout`` at most, and is told of without its status until its lease ends; it is unknown
+        afterwards. Blocks for a round trip to Redis and one to each node, in bounded memory: 100
+        nodes are asked, and each answers with 128 KiB at most.
+
+        Args:
+            timeout: seconds for all of it.
+            stalled_after: seconds without progress after which something counts as stalled.
+
+        Raises:
+            ValueError: an argument is not above 0.
+            Unreachable: Redis has failed.
+        """
+        for name, value in (("timeout", timeout), ("stalled_after", stalled_after)):
+            if not value > 0:
+                raise ValueError(f"{name} must be above 0 s, not {value!r}")
+        return self._running().status(Deadline(timeout), stalled_after)
+
     # Streams
 
     def open_stream(
@@ -323,6 +368,7 @@ class _Options:
     client_ssl: ssl.SSLContext | None
     retention: Retention
     lease: float
+    watched: Watched | None
 
     @property
     def shown(self) -> str:
@@ -357,9 +403,12 @@ class _Running:
         self._checked: list[Presence] = []  # who is not yet said again
         self._anew = False
         self._unsaid: dict[Presence, bool] = {}  # whether it joins, for what Redis was not told
+        self._askers = ThreadPool(ASKERS, "wsmux-cluster-status")
+        self._process = NodeProcess(os.getpid(), socket.gethostname(), options.lease)
         self.topics: TopicStore
         if options.url is None:
             self._directory = None
+            self._record = Node(self.id, host_id(), "", "")
             self.topics = MemoryTopics(options.retention)
             return
         from .directory import Directory
@@ -368,7 +417,7 @@ class _Running:
 
         client = self._client = options.client()
         calls = self._calls = RedisCalls(client)
-        self._directory = Directory(calls, options.namespace, options.key)
+        self._directory = Directory(calls, options.namespace, options.key, self._process)
         self.topics = RedisTopics(client, calls, options.namespace, options.retention)
         host = host_id()
         self._links = Links(self.id, host, options.key, options.client_ssl)
@@ -376,6 +425,7 @@ class _Running:
             self.id,
             self._members,
             self.splicer,
+            self._own_status,
             key=options.key,
             address=options.address,
             ssl_context=options.server_ssl,
@@ -408,6 +458,7 @@ class _Running:
         with self._closing, ExitStack() as steps:  # which are taken last first
             steps.callback(_running.discard, self)
             steps.callback(self.splicer.close)
+            steps.callback(self._askers.close)
             if self._directory is not None:
                 steps.callback(self._links.close)
                 steps.callback(self._server.close)
@@ -467,6 +518,37 @@ class _Running:
         if self._directory is None:
             return self._members.who(prefix, longer)[:most]
         return self._directory.who(prefix, longer, most)
+
+    def status(self, deadline: Deadline, after: float) -> ClusterStatus:
+        within = round(deadline.remaining() or 0.0, 2)  # for people
+        listed = self._listed(deadline)
+
+        def ask(node: Node) -> dict[str, Any]:
+            if node.id != self.id:
+                return self._links.ask_status(node, after, deadline)
+            told: dict[str, Any] = json.loads(self._own_status(after, MAX_STATUS))
+            return told
+
+        nodes = ask_all(listed.known, self._askers, ask, deadline, within)
+        return ClusterStatus(self._options.namespace, nodes, listed.left_out, after)
+
+    def _listed(self, deadline: Deadline) -> Listed:
+        """Return the nodes that have a lease, and this one, which may have none yet."""
+        count, names = self._members.names(MAX_NAMES)
+        own = Known(self.id, self._record, self._process, "", None, count, names)
+        if self._directory is None:
+            return Listed([own], 0)
+        listed = call_within(deadline, self._directory.nodes, MAX_NODES, MAX_NAMES)
+        if any(each.id == self.id for each in listed.known):
+            return listed
+        others = listed.known[: MAX_NODES - 1]
+        left_out = listed.left_out + len(listed.known) - len(others)
+        return Listed([own, *others], left_out - (listed.left_out > 0))  # it is one of those
+
+    def _own_status(self, after: float, size: int) -> bytes:
+        watched = self._options.watched
+        sources = self._members.connections() if watched is None else watched.sources()
+        return fitting_document(sources, after, size)
 
     def open(self, to: str | Presence, deadline: Deadline) -> Stream:
         name, member = (to.name, to) if isinstance(to, Presence) else (check_name(to), None)

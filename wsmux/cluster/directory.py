@@ -22,7 +22,17 @@ from typing import NamedTuple
 
 from ..runtime.logs import logger
 from .members import MAX_MEMBERS
-from .records import Node, Presence, parse_node, signed_node
+from .records import (
+    MAX_NAME,
+    Known,
+    Listed,
+    Node,
+    NodeProcess,
+    Presence,
+    parse_node,
+    parse_process,
+    signed_node,
+)
 from .redis_calls import RedisCalls, understood
 
 __all__ = ["Directory", "Found"]
@@ -112,6 +122,31 @@ end
 return {names[#names] or '', found}
 """
 
+# KEYS: nodes. ARGV: the prefixes of the keys of nodes and of their members, how many nodes, how
+# many names of each. Returns how many nodes have a lease, and of those whose lease ends first: id,
+# record, milliseconds that are left, how many members it has, and some of these. A step of SSCAN
+# may yield more than it was asked for.
+_NODES = """
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local told = {}
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf', 'LIMIT', 0, ARGV[3])) do
+  local record = redis.call('GET', ARGV[1] .. id)
+  if record then
+    local of, some = ARGV[2] .. id, {}
+    local count = redis.pcall('SCARD', of)
+    if type(count) ~= 'number' then count = 0 end
+    if count > 0 and tonumber(ARGV[4]) > 0 then
+      for at, item in ipairs(redis.call('SSCAN', of, 0, 'COUNT', ARGV[4])[2]) do
+        if at <= tonumber(ARGV[4]) then some[at] = item end
+      end
+    end
+    table.insert(told, {id, record, redis.call('PTTL', ARGV[1] .. id), count, some})
+  end
+end
+return {redis.call('ZCOUNT', KEYS[1], now, '+inf'), told}
+"""
+
 # KEYS: nodes, names. ARGV: the prefixes of the keys of nodes, of their members and of names, how
 # many members. Returns how many members were removed, and how many nodes without a lease are left.
 _SWEEP = """
@@ -158,11 +193,19 @@ class Directory:
         calls: to Redis; they belong to the caller.
         namespace: clusters of different namespaces do not know each other.
         key: the shared key.
+        process: what is said of this node's process.
     """
 
-    def __init__(self, calls: RedisCalls, namespace: str, key: bytes | None) -> None:
+    def __init__(
+        self,
+        calls: RedisCalls,
+        namespace: str,
+        key: bytes | None,
+        process: NodeProcess | None = None,
+    ) -> None:
         self._calls = calls
         self._key = key
+        self._process = process
         prefix = f"wsmux:cluster:{namespace}:"
         self._node, self._of, self._name = f"{prefix}node:", f"{prefix}of:", f"{prefix}name:"
         self._nodes, self._names = f"{prefix}nodes", f"{prefix}names"
@@ -175,7 +218,7 @@ class Directory:
         Raises:
             Unreachable: Redis has failed.
         """
-        record = signed_node(node, self._key)
+        record = signed_node(node, self._key, self._process)
         keys = f"{self._node}{node.id}", self._nodes
         return bool(self._calls.run(_ANNOUNCE, keys, (record, int(lease * 1000), node.id)))
 
@@ -257,6 +300,34 @@ class Directory:
             if not last or begin == before:  # the latter if what answers is no Redis
                 break
         return found[:most]
+
+    @understood()
+    def nodes(self, most: int, names: int) -> Listed:
+        """Return up to ``most`` nodes that have a lease, with some names of each.
+
+        Those whose leases end first come first.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        keys = (self._node, self._of)
+        count, told = self._calls.run(_NODES, (self._nodes,), (*keys, most, names))
+        known = [self._known(*each) for each in told]
+        return Listed(known, max(0, int(count) - len(known)))
+
+    def _known(self, id: bytes, record: bytes, left: int, members: int, some: list[bytes]) -> Known:
+        node = process = renewed = None
+        why = ""
+        try:
+            node = parse_node(record, self._key)
+            process = parse_process(record, self._key)
+        except ValueError as error:
+            why = str(error)
+        if process is not None:
+            renewed = max(0.0, process.lease - left / 1000)
+        items = (each.decode("utf-8", "replace").partition(" ")[2] for each in some)
+        shown = sorted(each[:MAX_NAME] for each in items)
+        return Known(id.decode(), node, process, why, renewed, int(members), shown)
 
     @understood()
     def sweep(self) -> bool:

@@ -9,7 +9,9 @@ the client's. So bytes cross two wires, each with its flow control, and never Re
 
 A request or answer is four bytes, its size, most significant first, and as many of JSON. A request
 has ``v``, ``name``, ``node`` and ``member``; an answer ``v`` and ``ok``, or ``error``, which is
-``not-connected`` or ``unreachable``, with ``text``.
+``not-connected`` or ``unreachable``, with ``text``. A request that has ``ask`` instead of ``name``
+and ``member`` is a question to the node itself: ``status``, with ``stalled_after``. Its answer is
+larger, and has ``status``; a node of an earlier version answers that nobody is connected.
 
 Threads: one of each link serves it and reads the requests, so a node that sends none holds back its
 own alone; they are answered in a pool, since a client may be slow, one by one for each client. No
@@ -27,7 +29,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +37,7 @@ from typing import Any
 
 from ..client import connect, from_socket
 from ..config import Config
+from ..diagnostics.status import STALLED_AFTER
 from ..endpoints.acceptor import listen, listen_unix
 from ..endpoints.connection_options import ConnectionOptions
 from ..exceptions import ConnectionClosed, ForkedError, HandshakeError, StreamError, WsmuxError
@@ -56,8 +59,9 @@ from .splicer import Splicer
 
 __all__ = ["LinkServer", "Links", "host_id", "open_to"]
 
-# Bytes of a request or an answer.
+# Bytes of a request or an answer, and of the status of a process within one.
 MAX_MESSAGE = 4096
+MAX_STATUS = 128 * 1024
 
 # Seconds to read the request of a stream, and to open one to the client.
 ANSWER_TIME = 10.0
@@ -126,6 +130,8 @@ class LinkServer:
         node: the id of this node.
         members: the connections of this node.
         splicer: joins streams.
+        status: returns the status of this process as JSON of at most so many bytes, given the
+            seconds after which something is stalled.
         key: the shared key.
         address: host and port on which nodes of other hosts reach this one, if they may.
         ssl_context: a server-side context.
@@ -143,6 +149,7 @@ class LinkServer:
         node: str,
         members: Members,
         splicer: Splicer,
+        status: Callable[[float, int], bytes],
         *,
         key: bytes | None,
         address: tuple[str, int] | None,
@@ -151,6 +158,7 @@ class LinkServer:
         self._node = node
         self._members = members
         self._splicer = splicer
+        self._status = status
         self._pool = ThreadPool(ANSWERERS, "wsmux-cluster")
         self._answers = SerialExecutor(self._pool)
         self._waiting = 0
@@ -208,22 +216,31 @@ class LinkServer:
                 _log.warning("%d streams wait for their clients: another is refused", MAX_WAITING)
                 stream.reset()
                 continue
-            client = self._client(stream, deadline)
-            if client is None:
+            action = self._action(link, stream, deadline)
+            if action is None:
                 with self._lock:
                     self._waiting -= 1
             else:
                 # One after another for each client, so that one that is slow holds one thread.
-                self._answers.submit(client, partial(self._answer, stream, client, deadline))
+                self._answers.submit(*action)
 
-    def _client(self, stream: Stream, deadline: Deadline) -> Connection | None:
-        """Return the connection that is asked for; ``None`` if the answer is given already."""
+    def _action(
+        self, link: Connection, stream: Stream, deadline: Deadline
+    ) -> tuple[Hashable, Callable[[], None]] | None:
+        """Return what answers a request, one by one for which key.
+
+        ``None`` if the answer is given already.
+        """
         try:
             request = call_within(deadline, _receive, stream)
-            name, member = str(request.get("name")), str(request.get("member"))
             ours = request.get("node") == self._node
-            for connection in self._members.find(name, member) if ours else ():
-                return connection
+            if ours and request.get("ask") == "status":
+                tell = partial(self._tell, stream, request.get("stalled_after"), deadline)
+                return link, partial(self._run, stream, tell)
+            name, member = str(request.get("name")), str(request.get("member"))
+            for client in self._members.find(name, member) if ours else ():
+                answer = partial(self._answer, stream, client, deadline)
+                return client, partial(self._run, stream, answer)
             left = {"error": "not-connected", "text": "it has left"}
             call_within(deadline, _send, stream, left)
             stream.close()
@@ -231,26 +248,42 @@ class LinkServer:
             self._give_up(stream, error)
         return None
 
-    def _answer(self, stream: Stream, client: Connection, deadline: Deadline) -> None:
+    def _run(self, stream: Stream, answer: Callable[[], None]) -> None:
         try:
-            try:
-                joined = open_to(client, deadline)
-            except ClusterError as error:
-                kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"
-                call_within(deadline, _send, stream, {"error": kind, "text": str(error)[:1000]})
-                stream.close()
-                return
-            try:
-                call_within(deadline, _send, stream, {"ok": True})
-            except BaseException:
-                joined.reset()
-                raise
-            self._splicer.add(stream, joined)
+            answer()
         except (WsmuxError, OSError) as error:
             self._give_up(stream, error)
         finally:
             with self._lock:
                 self._waiting -= 1
+
+    def _answer(self, stream: Stream, client: Connection, deadline: Deadline) -> None:
+        try:
+            joined = open_to(client, deadline)
+        except ClusterError as error:
+            kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"
+            call_within(deadline, _send, stream, {"error": kind, "text": str(error)[:1000]})
+            stream.close()
+            return
+        try:
+            call_within(deadline, _send, stream, {"ok": True})
+        except BaseException:
+            joined.reset()
+            raise
+        self._splicer.add(stream, joined)
+
+    def _tell(self, stream: Stream, after: Any, deadline: Deadline) -> None:
+        fits = isinstance(after, int | float) and after > 0
+        try:
+            status = self._status(float(after) if fits else STALLED_AFTER, MAX_STATUS)
+        except Exception:  # a function of the application may be asked what is to be shown
+            _log.exception("the status of this process cannot be told to another node")
+            told = {"error": "unreachable", "text": "its status cannot be told: see its log"}
+            call_within(deadline, _send, stream, told)
+        else:
+            answer = b'{"v": %d, "status": %s}' % (VERSION, status)
+            call_within(deadline, _send_bytes, stream, answer)
+        stream.close()
 
     def _give_up(self, stream: Stream, error: Exception) -> None:
         _log.info("a stream of another node was not joined: %s", error)
@@ -286,26 +319,54 @@ class Links:
             Unreachable: the node or the client did not answer in time.
         """
         what = f"node {node.id[:8]}, which has {presence.name!r},"
+        request = {"name": presence.name, "node": node.id, "member": presence.id}
+        stream, answer = self._request(node, request, what, MAX_MESSAGE, deadline)
+        if answer.get("ok") is True:
+            return stream
+        stream.close()
+        kind = NotConnected if answer.get("error") == "not-connected" else Unreachable
+        raise kind(f"{presence.name!r} cannot be reached: {str(answer.get('text'))[:1000]}")
+
+    def ask_status(self, node: Node, after: float, deadline: Deadline) -> dict[str, Any]:
+        """Return the status of another node's process, as it tells it; it has to be checked.
+
+        Raises:
+            Unreachable: the node did not answer in time, or is of an earlier version.
+        """
+        request = {"ask": "status", "node": node.id, "stalled_after": after}
+        most = MAX_STATUS + MAX_MESSAGE
+        stream, answer = self._request(node, request, "it", most, deadline)
+        stream.close()
+        status = answer.get("status")
+        if isinstance(status, dict):
+            return status
+        if answer.get("error") == "not-connected":
+            raise Unreachable("it is of an earlier version, which does not tell its status")
+        raise Unreachable(str(answer.get("text"))[:1000])
+
+    def _request(
+        self, node: Node, request: dict[str, Any], what: str, most: int, deadline: Deadline
+    ) -> tuple[Stream, dict[str, Any]]:
+        """Return the stream of a request, and its answer, of at most so many bytes.
+
+        Raises:
+            Unreachable: there was none in time. It names the node as ``what``, and its cause is a
+                ``TimeoutError`` if the time was up.
+        """
         try:
             connection = self._connected(node, deadline)
             stream = connection.open_stream(deadline.remaining())
         except (WsmuxError, OSError, ValueError) as error:  # the latter for an odd path or URL
             raise Unreachable(f"{what} cannot be reached: {error}") from error
         try:
-            request = {"name": presence.name, "node": node.id, "member": presence.id}
             call_within(deadline, _send, stream, request)
-            answer = call_within(deadline, _receive, stream)
+            return stream, call_within(deadline, _receive, stream, most)
         except (WsmuxError, OSError, ValueError) as error:
             stream.reset()
             raise Unreachable(f"{what} gave no answer: {error}") from error
         except BaseException:
             stream.reset()
             raise
-        if answer.get("ok") is True:
-            return stream
-        stream.close()
-        kind = NotConnected if answer.get("error") == "not-connected" else Unreachable
-        raise kind(f"{presence.name!r} cannot be reached: {str(answer.get('text'))[:1000]}")
 
     def _connected(self, node: Node, deadline: Deadline) -> Connection:
         while True:
@@ -421,19 +482,22 @@ class Link:
 
 
 def _send(stream: Stream, fields: dict[str, Any]) -> None:
-    data = json.dumps({"v": VERSION, **fields}).encode()
+    _send_bytes(stream, json.dumps({"v": VERSION, **fields}).encode())
+
+
+def _send_bytes(stream: Stream, data: bytes) -> None:
     stream.write(_SIZE.pack(len(data)) + data)
 
 
-def _receive(stream: Stream) -> dict[str, Any]:
-    """Return the request or answer that a stream begins with.
+def _receive(stream: Stream, most: int = MAX_MESSAGE) -> dict[str, Any]:
+    """Return the request or answer of ``most`` bytes that a stream begins with.
 
     Raises:
         ValueError: it is none, or of another version.
     """
     (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
-    if size > MAX_MESSAGE:
-        raise ValueError(f"a message of {size} bytes came, {MAX_MESSAGE} at most were expected")
+    if size > most:
+        raise ValueError(f"a message of {size} bytes came, {most} at most were expected")
     return parse_fields(_exactly(stream, size), "a message of another node")
 
 

@@ -92,6 +92,17 @@ class Members:
             found = [each for name in names for each in self._held[name].values()]
         return [each.presence for each in found if not each.connection.closed]
 
+    def names(self, most: int) -> tuple[int, list[str]]:
+        """Return how many members there are, and some names in order."""
+        with self._lock:
+            return self._count, sorted(itertools.islice(self._held, most))
+
+    def connections(self) -> list[Connection]:
+        """Return the connections of all members, each once."""
+        with self._lock:
+            everyone = [each.connection for held in self._held.values() for each in held.values()]
+        return list(dict.fromkeys(everyone))
+
     def ended(self) -> list[Presence]:
         """Return those whose connections have ended."""
         with self._lock:

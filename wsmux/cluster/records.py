@@ -21,7 +21,10 @@ __all__ = [
     "EVERY_NAME",
     "MAX_NAME",
     "VERSION",
+    "Known",
+    "Listed",
     "Node",
+    "NodeProcess",
     "Presence",
     "check_key",
     "check_name",
@@ -30,6 +33,7 @@ __all__ = [
     "name_prefix",
     "parse_fields",
     "parse_node",
+    "parse_process",
     "signed_node",
 ]
 
@@ -42,6 +46,9 @@ MAX_RECORD = 2048
 
 # Seconds for which a token is valid, and by which the clocks of two nodes may differ.
 TOKEN_LIFE, CLOCK_SKEW = 60, 60
+
+# Characters of the name of a machine, and the longest lease in seconds.
+MAX_HOST, MAX_LEASE = 64, 3600.0
 
 EVERY_NAME = "*"
 
@@ -62,6 +69,49 @@ class Node(NamedTuple):
     host: str
     path: str
     url: str
+
+
+class NodeProcess(NamedTuple):
+    """Tell people which process a node is; nothing is led anywhere by it.
+
+    Attributes:
+        pid: its process id.
+        host: the name of its machine.
+        lease: seconds of its lease.
+    """
+
+    pid: int
+    host: str
+    lease: float
+
+
+class Known(NamedTuple):
+    """Hold what Redis knows of a node that has a lease.
+
+    Attributes:
+        id: its id.
+        node: where it is reached; ``None`` if its record is not believed, and ``why``.
+        process: which process it is, if it says so.
+        why: why its record is not believed; empty else.
+        renewed: seconds since its lease was renewed; ``None`` if it does not say how long that is.
+        members: how many members it has.
+        names: the names of some of them.
+    """
+
+    id: str
+    node: Node | None
+    process: NodeProcess | None
+    why: str
+    renewed: float | None
+    members: int
+    names: list[str]
+
+
+class Listed(NamedTuple):
+    """Hold nodes, and how many more there are."""
+
+    known: list[Known]
+    left_out: int
 
 
 class Presence(NamedTuple):
@@ -135,12 +185,23 @@ def check_key(key: str | bytes | None) -> bytes | None:
     return secret
 
 
-def signed_node(node: Node, key: bytes | None) -> bytes:
-    """Return the record of a node, signed if there is a key."""
+def signed_node(node: Node, key: bytes | None, process: NodeProcess | None = None) -> bytes:
+    """Return the record of a node, signed if there is a key.
+
+    Its process is a field of its own with a signature of its own, which earlier versions pass over.
+    """
     fields: dict[str, Any] = {"v": VERSION, **node._asdict()}
     if key is not None:
         fields["mac"] = _mac(key, "node", *map(str, node))
+    if process is not None:
+        fields["process"] = [process.pid, process.host[:MAX_HOST], process.lease]
+        if key is not None:
+            fields["process_mac"] = _process_mac(key, node.id, fields["process"])
     return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _process_mac(key: bytes, node: str, process: list[Any]) -> str:
+    return _mac(key, "process", node, json.dumps(process))
 
 
 def parse_node(record: bytes, key: bytes | None) -> Node:
@@ -161,6 +222,23 @@ def parse_node(record: bytes, key: bytes | None) -> Node:
         if not isinstance(given, str) or not _same(given, _mac(key, "node", *node)):
             raise ValueError(f"the record of node {node.id[:8]} is not signed with this key")
     return node
+
+
+def parse_process(record: bytes, key: bytes | None) -> NodeProcess | None:
+    """Return the process of a record that ``parse_node`` took.
+
+    ``None`` if it does not name one, as one of an earlier version, or is not believed.
+    """
+    fields = parse_fields(record, "the record of a node")
+    match fields.get("process"):
+        case [int(pid), str(host), float(lease)] if 0 < lease <= MAX_LEASE:
+            given = fields.get("process_mac")
+            if key is None or (
+                isinstance(given, str)
+                and _same(given, _process_mac(key, str(fields.get("id")), fields["process"]))
+            ):
+                return NodeProcess(pid, host[:MAX_HOST], lease)
+    return None
 
 
 def parse_fields(text: bytes, what: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ method ``list_sessions``.
 from __future__ import annotations
 
 import heapq
+import json
 import os
 import time
 import weakref
@@ -35,6 +36,7 @@ __all__ = [
     "Watched",
     "connections_of",
     "document",
+    "fitting_document",
     "sessions_of",
 ]
 
@@ -50,6 +52,9 @@ MAX_STREAMS = 50
 
 # Sessions that are shown: those with waiting calls, and those that hold the most.
 MAX_SESSIONS = 100
+
+# The same of a document that has to fit, which shows half as many until it does.
+FITTING = (20, 10, 20)
 
 # Findings per connection, and characters of a text chosen by the peer or the application.
 MAX_FINDINGS = 20
@@ -100,11 +105,29 @@ def document(sources: Iterable[Shown], after: float) -> dict[str, Any]:
         sources: what to show the open connections and the sessions of.
         after: seconds without progress after which something counts as stalled.
     """
+    return _document(sources, after, MAX_CONNECTIONS, MAX_STREAMS, MAX_SESSIONS)
+
+
+def fitting_document(sources: Iterable[Shown], after: float, size: int) -> bytes:
+    """Return the document as JSON of at most ``size`` bytes, of which it needs two thousand."""
+    sources = list(sources)
+    connections, streams, sessions = FITTING
+    while True:
+        told = json.dumps(_document(sources, after, connections, streams, sessions)).encode()
+        if len(told) <= size or not connections + sessions:
+            return told
+        # One stream at least, by which a connection is known to stall.
+        connections, streams, sessions = connections // 2, max(1, streams // 2), sessions // 2
+
+
+def _document(
+    sources: Iterable[Shown], after: float, connections: int, streams: int, sessions: int
+) -> dict[str, Any]:
     sources = list(sources)
     counted = [(each, each.stats()) for each in connections_of(sources) if not each.closed]
-    sessions = sessions_of(sources)
-    shown = heapq.nlargest(MAX_CONNECTIONS, counted, key=lambda pair: _interest(pair[1]))
-    heaviest = heapq.nlargest(MAX_SESSIONS, sessions, key=_burden)
+    everyone = sessions_of(sources)
+    shown = heapq.nlargest(connections, counted, key=lambda pair: _interest(pair[1]))
+    heaviest = heapq.nlargest(sessions, everyone, key=_burden)
     names = thread_names()
     return {
         "version": VERSION,
@@ -114,15 +137,15 @@ def document(sources: Iterable[Shown], after: float) -> dict[str, Any]:
         "stalled_after": after,
         "totals": {name: sum(getattr(stats, name) for _, stats in counted) for name in TOTALS},
         "connections": [
-            _connection(connection, stats, names, after)
+            _connection(connection, stats, names, after, streams)
             for connection, stats in sorted(shown, key=lambda pair: _number(pair[0]))
         ],
         "connections_left_out": len(counted) - len(shown),
         "session_totals": {
-            name: sum(getattr(session, name) for session in sessions) for name in SESSION_TOTALS
+            name: sum(getattr(session, name) for session in everyone) for name in SESSION_TOTALS
         },
         "sessions": [_session(each) for each in sorted(heaviest, key=_age)],
-        "sessions_left_out": len(sessions) - len(heaviest),
+        "sessions_left_out": len(everyone) - len(heaviest),
     }
 
 
@@ -160,9 +183,9 @@ def _number(connection: Connection) -> tuple[int, str]:
 
 
 def _connection(
-    connection: Connection, stats: ConnectionStats, names: Any, after: float
+    connection: Connection, stats: ConnectionStats, names: Any, after: float, streams: int
 ) -> dict[str, Any]:
-    seen = look(connection._multiplexer, names, MAX_STREAMS)
+    seen = look(connection._multiplexer, names, streams)
     found = findings(seen)
     request = connection.request
     return {
