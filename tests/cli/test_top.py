@@ -18,21 +18,26 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.cli import top
+from wsmux.cli import top, top_cluster, top_rows
 from wsmux.cli.main import main
 from wsmux.cli.tokens import VARIABLE
+from wsmux.cluster import Cluster
 from wsmux.diagnostics import status_socket
 from wsmux.diagnostics.status import SESSION_FIELDS, document
 
 from ..helpers.broken_setups import answering as saying
 from ..helpers.certificates import Certificates
+from ..helpers.cluster_nodes import asked
 from ..helpers.commands import PATIENCE, command, run
 from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.proxies import playing
+from ..helpers.redis_server import RedisServer, redis_server
 from ..helpers.rpc.four_kinds import Held, begun
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import TOKEN, shown
+
+redis = pytest.fixture(scope="module", name="redis")(redis_server)
 
 # Seconds after which a server looks whether it is to shut down.
 POLL = 0.01
@@ -96,7 +101,7 @@ def test_a_look_shows_connections_and_what_is_stalled(
     assert (status, err) == (0, "")
     title, columns, row, _, note = out.splitlines()
     assert "1 connections, 1 streams, 1 stalled" in title
-    assert columns.split() == list(top.COLUMNS)
+    assert columns.split() == list(top_rows.COLUMNS)
     assert row.split()[:3] == [connection.name, "wsmux", "-"]
     assert "256 KiB" in row
     assert note.startswith(f"{connection.name}: {size} bytes lie unread on stream 0")
@@ -444,7 +449,7 @@ def test_times_are_short(passed: float, text: str) -> None:
     ],
 )
 def test_sizes_are_short(count: float, text: str) -> None:
-    assert top._bytes(count) == text
+    assert top_rows.size_text(count) == text
 
 
 def test_paths_are_quoted_and_lead_to_the_numbers() -> None:
@@ -503,3 +508,130 @@ def test_a_process_that_does_not_answer_is_given_up(
         status, _, err = told(capsys, "--once", "--timeout", "0.05", "123")  # the first still waits
         assert status == 1
         assert "process 123 has too many status clients" in err
+
+
+# Clusters
+
+
+def test_all_processes_of_a_cluster_are_shown(
+    capsys: pytest.CaptureFixture[str],
+    stalled: tuple[wsmux.Connection, int],
+    redis: RedisServer,
+) -> None:
+    connection, _ = stalled
+    with Cluster(redis.url) as one, Cluster(redis.url) as two, two.member(connection, "user:1"):
+        asked(one, two)
+        ids = {one.node, two.node}
+        status, out, err = told(capsys, "--once", "--cluster", redis.url, "--timeout", "60")
+        _, as_json, _ = told(capsys, "--once", "--json", "--cluster", redis.url)
+    assert (status, err) == (0, "")
+    title, columns, *rows = out.split("\n\n")[0].splitlines()
+    assert title.startswith("cluster default: 2 processes, 0 without an answer, 1 connections, ")
+    assert columns.split() == list(top_cluster.PROCESS_COLUMNS)
+    of = {row.split()[2]: row.split() for row in rows}
+    assert set(of) == {each[:8] for each in ids}
+    (node,) = (name for name, row in of.items() if row[-1] == "user:1")
+    assert of[node][:2] == [socket.gethostname(), str(os.getpid())]
+    _, columns, row = out.split("\n\n")[1].splitlines()
+    assert columns.split() == ["node", *top_rows.COLUMNS]
+    assert row.split()[:2] == [node, connection.name]
+    seen = json.loads(as_json)
+    assert {each["node"] for each in seen["nodes"]} == ids
+
+
+def good_cluster() -> dict[str, Any]:
+    """Return what a cluster of one process with one connection tells."""
+    client, server = wsmux.pair()
+    with client, server, Cluster() as cluster, cluster.member(server, "user:1"):
+        return cluster.status().document()
+
+
+def test_a_process_that_does_not_answer_is_shown_with_the_reason() -> None:
+    seen = good_cluster()
+    (node,) = seen["nodes"]
+    node |= {"status": None, "why": "its process may stand still", "pid": 4711}
+    text = top_cluster.shown(seen, None)
+    assert "1 processes, 1 without an answer, 0 connections" in text
+    assert text.splitlines()[2].endswith(" -  user:1")
+    who = f"{socket.gethostname()} 4711 ({node['node'][:8]})"
+    assert text.endswith(f"\n\n{who}: its process may stand still")
+
+
+def test_rates_are_those_of_the_same_process() -> None:
+    before = good_cluster()
+    (node,) = before["nodes"]
+    later = json.loads(json.dumps(before))
+    status = later["nodes"][0]["status"]
+    status["clock"] += 2.0
+    status["totals"]["bytes_sent"] += 4096
+    status["connections"][0]["bytes_sent"] += 4096
+    first, second = top_cluster.shown(before, None), top_cluster.shown(later, before)
+    assert "2.0 KiB" not in first
+    assert second.count("2.0 KiB") == 2
+    node["status"]["process"] += 1  # another process, whose numbers are no earlier ones
+    assert "2.0 KiB" not in top_cluster.shown(later, before)
+    node["status"] = None  # it had not answered
+    assert "2.0 KiB" not in top_cluster.shown(later, before)
+
+
+def test_what_stalls_stands_first_and_what_is_left_out_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(top_cluster, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(top_cluster, "MAX_NOTES", 3)
+    seen = good_cluster() | {"nodes_left_out": 4}
+    (node,) = seen["nodes"]
+    node |= {"members": 9, "host": None, "pid": None, "renewed": 4.25}
+    status = node["status"]
+    found = [{"text": "it stands still", "stalled": True}] * 5
+    (quiet,) = status["connections"]
+    halted = quiet | {"name": "halted", "stalled": 7.0, "findings": found}
+    status["connections"] = [quiet, quiet, halted]
+    status["connections_left_out"] = 2
+    text = top_cluster.shown(seen, None)
+    table, connections, notes = text.split("\n\n")
+    assert "5 processes, 0 without an answer, 5 connections, 0 streams, 1 stalled" in table
+    assert "? ?" in table
+    assert "4.2 s" in table
+    assert "user:1 of 9" in table
+    assert table.endswith("4 more processes")
+    assert connections.splitlines()[2].split()[1] == "halted"
+    assert connections.endswith("3 more connections")
+    assert notes.splitlines() == [f"{node['node'][:8]} halted: it stands still"] * 3 + ["2 more"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("connections", 5), ("connections", [{}]), ("totals", None), ("sessions", None)],
+)
+def test_one_process_that_tells_nonsense_hides_no_other(name: str, value: object) -> None:
+    seen, other = good_cluster(), good_cluster()
+    seen["nodes"] += other["nodes"]
+    seen["nodes"][0]["status"][name] = value
+    seen["nodes"][0]["names"] = ["\x1b[2J"]
+    text = top_cluster.shown(seen, None)
+    assert "2 processes, 1 without an answer, 1 connections" in text
+    assert text.endswith(top_cluster.NOT_UNDERSTOOD)
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name what to show"),
+        (("123", "--cluster", "redis://127.0.0.1:1"), "name what to show"),
+        (("--cluster", "http://127.0.0.1:1"), "scheme"),
+    ],
+)
+def test_what_to_show_is_one_thing(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    status, out, err = told(capsys, "--once", *arguments)
+    assert (status, out) == (2, "")
+    assert said in err
+
+
+def test_a_redis_that_is_away_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = told(capsys, "--once", "--cluster", "redis://127.0.0.1:1")
+    assert (status, out) == (1, "")
+    assert "Redis failed" in err

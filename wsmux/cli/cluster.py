@@ -43,10 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "message", nargs="?", help="with publish: a text; each line of stdin without it"
     )
     parser.add_argument("-r", "--redis", default=REDIS, metavar="URL", help=f"by default {REDIS}")
-    parser.add_argument("--namespace", default="default", help="of the cluster; 'default' else")
-    parser.add_argument(
-        "--key-file", type=Path, metavar="FILE", help="a file with the key that its nodes share"
-    )
+    add_cluster(parser)
     parser.add_argument(
         "--since",
         default="new",
@@ -60,6 +57,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_copying(parser)
 
 
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the options that distinguish a cluster from others of the same Redis."""
+    parser.add_argument("--namespace", default="default", help="of the cluster; 'default' else")
+    parser.add_argument(
+        "--key-file", type=Path, metavar="FILE", help="a file with the key that its nodes share"
+    )
+
+
+def cluster_of(redis: str, args: argparse.Namespace) -> Cluster:
+    """Take part in the cluster of a Redis that is meant; close it.
+
+    Raises:
+        ValueError: the URL, the namespace or the key is wrong.
+        ImportError: the client of Redis is missing.
+        OSError: the file of the key cannot be read.
+    """
+    from ..cluster import Cluster
+
+    key = None if args.key_file is None else args.key_file.read_text().strip()
+    return Cluster(redis, namespace=args.namespace, key=key)
+
+
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for."""
     if args.action != "who" and args.target is None:
@@ -67,10 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.message is not None and args.action != "publish":
         raise CommandError("a message is for 'wsmux cluster publish'", 2)
     try:
-        from ..cluster import Cluster
-
-        key = None if args.key_file is None else args.key_file.read_text().strip()
-        with Cluster(args.redis, namespace=args.namespace, key=key) as cluster:
+        with cluster_of(args.redis, args) as cluster:
             _ACTIONS[args.action](cluster, args)
     except (ValueError, ImportError) as error:
         raise CommandError(str(error), 2) from error

@@ -2,7 +2,8 @@
 
 URL is that of the page served by ``wsmux.flask.debug_blueprint``, PID the id of a process of the
 same user on this machine that has a ``wsmux.LiveSocket``. Below the connections are stalls and
-their causes, and below those the sessions, if there are any.
+their causes, and below those the sessions, if there are any. With ``--cluster``, all processes of a
+``wsmux.cluster.Cluster`` are shown instead; see ``top_cluster``.
 """
 
 from __future__ import annotations
@@ -14,42 +15,31 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from ..runtime.hints import not_connected
 from ..runtime.logs import printable
 from .addresses import add_trust, address, trusting
+from .cluster import add_cluster, cluster_of
 from .terminal import CommandError, Table, emit, seconds
 from .tokens import VARIABLE, add_token_file, token
+from .top_rows import COLUMNS, MAX_TEXT, connection_row, size_text
 
 if TYPE_CHECKING:
     import http.client
 
 EPILOG = "Example: WSMUX_TOKEN=... wsmux top https://example.org/debug/wsmux/"
 
+# Seconds for an answer, by default; a cluster is shown anyway, without those that do not answer.
+PATIENCE, CLUSTER_PATIENCE = 10.0, 2.0
+
 # Maximum size of an answer: several times that of the page.
 MAX_ANSWER = 32 * 1024 * 1024
 
-# Notes below the table, and characters of a text from the server.
+# Notes below the table.
 MAX_NOTES = 20
-MAX_TEXT = 300
-
-COLUMNS = (
-    "connection",
-    "wire",
-    "peer",
-    "streams",
-    "rtt",
-    "in/s",
-    "out/s",
-    "received",
-    "sent",
-    "unread",
-    "queued",
-    "stalled",
-)
 
 SESSION_COLUMNS = (
     "session of",
@@ -92,15 +82,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         type=source,
+        nargs="?",
         metavar="URL|PID",
         help="http:// or https:// address, or a process id",
     )
+    parser.add_argument(
+        "--cluster", metavar="REDIS", help="show all processes of the cluster of this Redis"
+    )
+    add_cluster(parser)
     add_token_file(parser, "token to send, as Authorization: Bearer")
     parser.add_argument(
         "--interval", type=seconds, default=2.0, help="seconds between updates; 2 by default"
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=10.0, help="seconds for an answer; 10 by default"
+        "--timeout",
+        type=seconds,
+        help=f"seconds for an answer; {PATIENCE:g} by default, {CLUSTER_PATIENCE:g} with --cluster",
     )
     parser.add_argument("--once", action="store_true", help="show the connections once")
     parser.add_argument("--json", action="store_true", help="print each update as a line of JSON")
@@ -123,14 +120,44 @@ def page(text: str) -> Address:
 
 def run(args: argparse.Namespace) -> int:
     """Fetch and print the connections periodically, until Ctrl-C."""
+    if (args.source is None) == (args.cluster is None):
+        raise CommandError("name what to show: wsmux top URL|PID, or wsmux top --cluster REDIS", 2)
+    if args.timeout is None:
+        args.timeout = PATIENCE if args.cluster is None else CLUSTER_PATIENCE
+    if args.cluster is not None:
+        return _show_cluster(args)
     headers = {"Accept": "application/json"}
     if known := token(args.token_file):
         headers["Authorization"] = f"Bearer {known}"
+
+    def look() -> dict[str, Any]:
+        return _ask(args, headers) if isinstance(args.source, Address) else _look(args)
+
+    return _show(args, look, _shown)
+
+
+def _show_cluster(args: argparse.Namespace) -> int:
+    from .top_cluster import look, shown
+
+    try:
+        cluster = cluster_of(args.cluster, args)
+    except (ValueError, ImportError) as error:
+        raise CommandError(str(error), 2) from error
+    with cluster:
+        return _show(args, lambda: look(cluster, args.timeout), shown)
+
+
+def _show(
+    args: argparse.Namespace,
+    look: Callable[[], dict[str, Any]],
+    shown: Callable[[dict[str, Any], dict[str, Any] | None], str],
+) -> int:
+    """Print what there is to see, once or until Ctrl-C; ``shown`` gets what was before, too."""
     redraws = sys.stdout.isatty() and not args.once and not args.json
     before: dict[str, Any] | None = None
     while True:
-        seen = _ask(args, headers) if isinstance(args.source, Address) else _look(args)
-        text = json.dumps(seen) if args.json else _shown(seen, before)
+        seen = look()
+        text = json.dumps(seen) if args.json else shown(seen, before)
         emit(REDRAW + text if redraws else text)
         if args.once:
             return 0
@@ -255,7 +282,7 @@ def _table(seen: dict[str, Any], before: dict[str, Any] | None) -> Table:
     elapsed = seen["clock"] - before["clock"] if before is not None and same else 0.0
     past = {each["name"]: each for each in before["connections"]} if before and same else {}
     connections = seen["connections"]
-    rows = [_row(each, past.get(each["name"]), elapsed) for each in connections]
+    rows = [connection_row(each, past.get(each["name"]), elapsed) for each in connections]
     stalled = sum(each["stalled"] is not None for each in connections)
     total = len(connections) + seen["connections_left_out"]
     title = (
@@ -274,27 +301,6 @@ def _table(seen: dict[str, Any], before: dict[str, Any] | None) -> Table:
     return Table(title, COLUMNS, rows, [*further, "", *notes[:MAX_NOTES], *left_out])
 
 
-def _row(now: dict[str, Any], before: dict[str, Any] | None, elapsed: float) -> list[str]:
-    def rate(name: str) -> str:
-        if before is None or elapsed <= 0:
-            return "-"
-        return _bytes((now[name] - before[name]) / elapsed)
-
-    rtt, stalled = now["rtt"], now["stalled"]
-    return [
-        printable(str(now["name"]), MAX_TEXT),
-        printable(str(now["protocol"]), MAX_TEXT),
-        printable(f"{now['remote_address'] or '-'} {now['path'] or ''}".strip(), MAX_TEXT),
-        str(int(now["streams"])),
-        "-" if rtt is None else f"{rtt * 1000:.2f} ms",
-        rate("bytes_received"),
-        rate("bytes_sent"),
-        *(_bytes(now[name]) for name in ("bytes_received", "bytes_sent")),
-        *(_bytes(now[name]) for name in ("unread_bytes", "queued_bytes")),
-        "-" if stalled is None else f"{stalled:.1f} s",
-    ]
-
-
 def _session_table(seen: dict[str, Any]) -> Table:
     sessions, hidden, totals = seen["sessions"], seen["sessions_left_out"], seen["session_totals"]
     title = (
@@ -308,7 +314,7 @@ def _session_table(seen: dict[str, Any]) -> Table:
 def _session_row(now: dict[str, Any]) -> list[str]:
     def held(what: str) -> str:
         messages = int(now[f"{what}_messages"])
-        return f"{messages} ({_bytes(now[f'{what}_bytes'])})" if messages else "-"
+        return f"{messages} ({size_text(now[f'{what}_bytes'])})" if messages else "-"
 
     return [
         printable(str(now["client_id"]), MAX_TEXT),
@@ -328,14 +334,3 @@ def _time(passed: float) -> str:
     if passed < 100:
         return f"{passed:.1f} s"
     return f"{passed / 60:.0f} min" if passed < 6000 else f"{passed / 3600:.0f} h"
-
-
-def _bytes(count: float) -> str:
-    if count < 1024:
-        return f"{count:.0f} B"
-    units = ["KiB", "MiB", "GiB"]
-    count /= 1024
-    while count >= 1024 and len(units) > 1:
-        count /= 1024
-        del units[0]
-    return f"{count:.{0 if count >= 10 else 1}f} {units[0]}"
