@@ -11,12 +11,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import wsmux
 from wsmux import rpc
+from wsmux.cluster import Cluster, Unreachable
 from wsmux.flask import Mux
 from wsmux.prometheus import collector
 
+from .helpers.cluster_nodes import asked
 from .helpers.raw_peer import wait_for
+from .helpers.redis_server import RedisServer, redis_server
 from .helpers.werkzeug_server import serving
 from .helpers.wsgi_apps import WAIT
+
+redis = pytest.fixture(scope="module", name="redis")(redis_server)
 
 CLIENT = '{protocol="wsmux",role="client"}'
 
@@ -213,3 +218,47 @@ def test_sessions_are_summed_by_role() -> None:
     assert told['wsmux_river_unread_bytes{role="server"}'] > 100
     assert told['wsmux_river_unacknowledged_messages{role="client"}'] >= 0
     assert told['wsmux_river_unacknowledged_bytes{role="client"}'] >= 0
+
+
+def test_a_cluster_is_counted_without_asking_its_processes(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = CollectorRegistry()
+    client, server = wsmux.pair()
+    with (
+        client,
+        server,
+        Cluster(redis.url) as one,
+        Cluster(redis.url) as two,
+        two.member(server, "user:1", "admin"),
+    ):
+        collector(cluster=one, registry=registry)
+        asked(one, two)
+        monkeypatch.setattr(Cluster, "status", None)
+        told = shown(registry)
+    assert told["wsmux_cluster_reachable"] == 1
+    assert told["wsmux_cluster_nodes"] == 2
+    assert told["wsmux_cluster_nodes_overdue"] == 0
+    assert told["wsmux_cluster_members"] == 2
+    assert 0 <= told["wsmux_cluster_lease_age_max_seconds"] < WAIT
+
+
+@pytest.mark.parametrize("error", [Unreachable("Redis failed"), ValueError("it was left")])
+def test_a_cluster_that_is_away_leaves_the_other_numbers(error: Exception) -> None:
+    class Away:
+        def counts(self) -> Any:
+            raise error
+
+    registry = CollectorRegistry()
+    client, server = wsmux.pair()
+    with client, server:
+        collector([client], registry, cluster=Away())
+        told = shown(registry)
+    assert told["wsmux_cluster_reachable"] == 0
+    assert told[f"wsmux_connections{CLIENT}"] == 1
+    assert "wsmux_cluster_nodes" not in told
+
+
+def test_what_is_no_cluster_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"must be a wsmux.cluster.Cluster, not str"):
+        collector(registry=CollectorRegistry(), cluster="redis://localhost")  # type: ignore[arg-type]

@@ -7,6 +7,10 @@
 The values are read from ``connection.stats()`` and ``list_sessions()`` when Prometheus scrapes;
 nothing runs in between. Connections are summed by role and wire, River sessions by role, since a
 label per connection or session would create a new series for every client.
+
+With ``cluster=``, numbers of a ``wsmux.cluster.Cluster`` are exported, too: those that Redis knows,
+read in one bounded call. No other process is asked, since each is scraped itself, and a scrape
+would wait for those that stand still. So each process exports the same ones: take their maximum.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from .runtime.hints import how_to_install
+from .runtime.logs import logger
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -28,10 +33,13 @@ except ImportError as error:  # pragma: no cover - the tests need it
     raise ImportError(text) from error
 
 from .diagnostics.status import Serving, Sources, Watched, connections_of, sessions_of
+from .exceptions import WsmuxError
 from .mux.connection import Connection
 from .mux.stats import ConnectionStats
 
 __all__ = ["ConnectionCollector", "collector"]
+
+_log = logger("wsmux.cluster")
 
 Labels: TypeAlias = tuple[str, str]
 
@@ -77,10 +85,38 @@ SESSION_GAUGES = {
 }
 
 
+CLUSTER_GAUGES = {
+    "nodes": ("wsmux_cluster_nodes", "processes of the cluster that have a lease"),
+    "overdue": (
+        "wsmux_cluster_nodes_overdue",
+        "processes that have not renewed their lease for half of it",
+    ),
+    "members": (
+        "wsmux_cluster_members",
+        "connections that have joined, each counted with each of its names",
+    ),
+    "renewed_max": (
+        "wsmux_cluster_lease_age_max_seconds",
+        "longest time since a process has renewed its lease",
+    ),
+}
+
+
+class HasCounts(Protocol):
+    """A ``wsmux.cluster.Cluster``, which this module does not import."""
+
+    def counts(self) -> Any:
+        """Return its ``ClusterCounts``, with the attributes named in ``CLUSTER_GAUGES``."""
+
+
 class ConnectionCollector(Collector):
     """Collect statistics of connections and sessions; made by ``collector``. Thread-safe."""
 
-    def __init__(self, connections: Sources) -> None:
+    def __init__(self, connections: Sources, cluster: HasCounts | None = None) -> None:
+        if cluster is not None and not callable(getattr(cluster, "counts", None)):
+            kind = type(cluster).__name__
+            raise TypeError(f"cluster must be a wsmux.cluster.Cluster, not {kind}")
+        self._cluster = cluster
         self._named = Watched(connections, sessions=True)  # raises now, not at the first scrape
         if isinstance(connections, Collection) and not isinstance(connections, Serving):
             # Connections added to it later count too.
@@ -105,6 +141,8 @@ class ConnectionCollector(Collector):
         """Return the metrics without samples."""
         yield from self._families({}, {}, {}, {})
         yield from _session_families([])
+        if self._cluster is not None:
+            yield from _cluster_families(None)
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics with their current values; called by the registry."""
@@ -131,6 +169,8 @@ class ConnectionCollector(Collector):
                 slowest[labels] = max(slowest.get(labels, 0.0), stats.rtt or 0.0)
         yield from self._families(totals, now, live, slowest)
         yield from _session_families(sessions_of(sources))
+        if self._cluster is not None:
+            yield from _cluster_families(_counts(self._cluster))
 
     @staticmethod
     def _families(
@@ -180,12 +220,34 @@ def _session_families(sessions: Sequence[Any]) -> Iterator[Metric]:
         yield gauge
 
 
+def _counts(cluster: HasCounts) -> Any:
+    """Return what is known of a cluster; ``None`` if Redis is away, or this process has left."""
+    try:
+        return cluster.counts()
+    except (WsmuxError, ValueError) as error:
+        _log.warning("this scrape has no numbers of the cluster: %s", error)
+        return None
+
+
+def _cluster_families(counts: Any) -> Iterator[Metric]:
+    name = "wsmux_cluster_reachable"
+    yield GaugeMetricFamily(name, "1 if Redis has answered this scrape", counts is not None)
+    for field, (name, text) in CLUSTER_GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=())
+        if counts is not None:
+            gauge.add_metric((), getattr(counts, field))
+        yield gauge
+
+
 def _counted(stats: ConnectionStats) -> dict[str, int]:
     return {field: getattr(stats, field) for field in COUNTERS}
 
 
 def collector(
-    connections: Sources = (), registry: CollectorRegistry | None = None
+    connections: Sources = (),
+    registry: CollectorRegistry | None = None,
+    *,
+    cluster: HasCounts | None = None,
 ) -> ConnectionCollector:
     """Register a collector for connections and sessions, and return it.
 
@@ -195,14 +257,16 @@ def collector(
             returns one. A collection is read anew at each scrape. More connections can be given to
             ``add``.
         registry: where to register; the process-wide registry by default.
+        cluster: a ``wsmux.cluster.Cluster``, of which this process is a node from the first scrape
+            on. Each scrape waits up to two seconds for its Redis.
 
     A connection seen once is kept until a scrape after its end, so that counters never decrease. A
     connection that begins and ends between two scrapes is missed, unless it was given to ``add``.
 
     Raises:
-        TypeError: ``connections`` is none of these.
+        TypeError: ``connections`` or ``cluster`` is none of these.
         ValueError: the registry already has a collector with these metrics.
     """
-    made = ConnectionCollector(connections)
+    made = ConnectionCollector(connections, cluster)
     (REGISTRY if registry is None else registry).register(made)
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -12,16 +13,21 @@ import pytest
 
 import wsmux
 from wsmux import rpc
+from wsmux.cluster import Cluster, ClusterStatus, NodeStatus
 from wsmux.diagnostics.status import SESSION_TOTALS, document
 from wsmux.flask import debug_page
 
 from ..helpers.browser.chromium import HEADLESS, browser, opened
+from ..helpers.cluster_nodes import asked, start_node
 from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.programs import needs
+from ..helpers.redis_server import RedisServer, redis_server
 from ..helpers.rpc.four_kinds import Held, begun
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import TOKEN, shown
+
+redis = pytest.fixture(scope="module", name="redis")(redis_server)
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(120.0)]
 
@@ -173,6 +179,78 @@ def test_no_connection_is_said_to_be_none(browse: Browse) -> None:
     assert "No connection is open in this process." in seen.texts
 
 
+def test_all_processes_are_shown_and_the_one_that_stands_still(
+    browse: Browse, redis: RedisServer
+) -> None:
+    client, server = wsmux.pair()
+    with client, server, Cluster(redis.url) as one, Cluster(redis.url) as two:
+        streams = open_pair(client, server)
+        size = fill(streams.near)
+        wait_for(lambda: record_of(streams.far).buffer.size == size)
+        process = start_node(redis.url, "default", "user:2", lease=60.0)
+        try:
+            with two.member(server, "<b>user:1</b>"), shown(cluster=one) as url:
+                asked(one, two)
+                process.send_signal(signal.SIGSTOP)
+                seen = Seen(browse(f"{url}#cluster"))
+            halted, well = two.node, one.node
+        finally:
+            process.kill()
+            process.communicate()
+    nodes = {each["data-node"]: each for each in seen.of("node")}
+    assert len(nodes) == 3
+    assert "stalled" in nodes[halted]["class"].split()
+    assert "<b>user:1</b>" in nodes[halted]["text"]
+    assert f"{size} bytes lie unread on stream" in nodes[halted]["text"]
+    assert "stalled" not in nodes[well]["class"].split()
+    (silent,) = (each for node, each in nodes.items() if node not in (halted, well))
+    assert f"process {process.pid}" in silent["text"]
+    assert "no answer within 2 s: its process may stand still" in silent["text"]
+    assert "open" in silent
+    [connection] = seen.of("connection")
+    assert connection["data-name"] == server.name
+    texts = " ".join(seen.texts)
+    assert "processes 3 without an answer 1 connections 1" in " ".join(texts.split())
+
+
+# One look after another, at the click of the button.
+SWITCHED = """
+const until = async (held) => {
+  for (let i = 0; i < 600 && !held(); i++) await new Promise((done) => setTimeout(done, 50));
+};
+const button = document.getElementById("switch"), said = document.getElementById("process");
+const told = [];
+for (const begins of ["process ", "cluster ", "process "]) {
+  await until(() => said.textContent.startsWith(begins));
+  const main = document.querySelector("main");
+  told.push([button.textContent, button.hidden, main.offsetParent !== null]);
+  button.click();
+}
+return told;
+"""
+
+
+def test_a_button_switches_between_one_process_and_all(devtools: int) -> None:
+    with (
+        Cluster() as cluster,
+        shown(cluster=cluster) as url,
+        opened(devtools, "about:blank") as page,
+    ):
+        page.load(url.replace("://", f"://anybody:{TOKEN}@"))
+        assert page.run(SWITCHED) == [
+            ["All processes", False, True],
+            ["One process", False, False],
+            ["All processes", False, True],
+        ]
+
+
+def test_without_a_cluster_there_is_no_button(devtools: int) -> None:
+    with shown() as url, opened(devtools, "about:blank") as page:
+        page.load(f"{url.replace('://', f'://anybody:{TOKEN}@')}#cluster")
+        assert page.run("""return document.getElementById("switch").hidden""") is True
+        assert page.run("""return document.body.classList.contains("whole")""") is False
+
+
 # What does not fit: elements that are seen and reach further right than the page is wide.
 SCROLLED = """
 for (let i = 0; i < 600 && !document.querySelector(".connection .findings li"); i++) {
@@ -217,6 +295,36 @@ def lengthened(*given: Any) -> dict[str, Any]:
 def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with browser(tmp_path_factory.mktemp("chromium")) as port:
         yield port
+
+
+class Lengthened:
+    """A cluster of one process, with the longest texts that it may have."""
+
+    def __init__(self, *sources: Any) -> None:
+        self._sources = sources
+
+    def status(self, *, stalled_after: float) -> Any:
+        status = lengthened(self._sources, stalled_after)
+        names = [f"{number}{'x' * 255}" for number in range(20)]
+        facts = {"host": "h" * 64, "pid": 4194304, "renewed": 3599.0, "members": 99999}
+        node = NodeStatus("a" * 32, names=names, status=status, why="w" * 300, **facts)
+        silent = node._replace(node="b" * 32, status=None)
+        whole = node._replace(node="c" * 32, why="")
+        return ClusterStatus("c" * 256, [node, silent, whole], 7, stalled_after)
+
+
+@pytest.mark.parametrize("width", [320, 390, 700, 970, 1280])
+def test_the_page_of_a_cluster_does_not_scroll_sideways(width: int, devtools: int) -> None:
+    client, server = wsmux.pair()
+    with client, server:
+        pairs = [open_pair(client, server) for _ in range(3)]
+        cluster = Lengthened(server)
+        with shown(cluster=cluster) as url, opened(devtools, "about:blank") as page:
+            page.resize(width, 740)
+            page.load(f"{url.replace('://', f'://anybody:{TOKEN}@')}#cluster")
+            seen = page.run(SCROLLED)
+    assert (seen.pop("streams"), seen.pop("sessions")) == (len(pairs), 0)
+    assert seen == {"width": width, "scrolls": False, "wide": []}
 
 
 @pytest.mark.parametrize("width", [320, 360, 390, 700, 1280])

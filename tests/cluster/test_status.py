@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux.cluster import Cluster, NodeStatus, Unreachable
+from wsmux.cluster import Cluster, ClusterCounts, NodeStatus, Unreachable
 from wsmux.cluster import cluster as cluster_module
 from wsmux.cluster import status as status_module
 from wsmux.cluster.links import Links
-from wsmux.cluster.records import Known, Node
+from wsmux.cluster.records import Known, Listed, Node, NodeProcess
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.thread_pool import ThreadPool
 
@@ -189,6 +189,17 @@ def test_nodes_that_do_not_answer_leave_some_unasked_but_all_are_told_of() -> No
     assert told[0].why == "no answer within 0.2 s: its process may stand still"
     for each in told[1:]:
         assert each.why.startswith("it was not asked within 0.2 s")
+
+
+def test_nodes_are_counted_by_what_redis_knows(pairs: Pairs) -> None:
+    process = NodeProcess(1, "web-1", 15.0)
+    fresh = Known("a", None, process, "", 7.5, 3, [])
+    late = fresh._replace(renewed=7.6)
+    earlier = fresh._replace(renewed=None, process=None)
+    counts = status_module.count(Listed([fresh, late, earlier], 2))
+    assert counts == ClusterCounts(nodes=5, overdue=1, members=9, renewed_max=7.6)
+    with Cluster() as cluster, cluster.member(pairs()[1], "user:1"):
+        assert cluster.counts() == ClusterCounts(nodes=1, overdue=0, members=1, renewed_max=0.0)
 
 
 @pytest.mark.parametrize("options", [{"timeout": 0.0}, {"stalled_after": -1.0}])

@@ -18,6 +18,7 @@ from flask.testing import FlaskClient
 
 import wsmux
 from wsmux import rpc
+from wsmux.cluster import Cluster, Unreachable
 from wsmux.diagnostics.status import Sources
 from wsmux.flask import Mux, debug_blueprint
 
@@ -222,3 +223,43 @@ def test_a_route_of_river_shows_its_sessions() -> None:
         client.close()
         handler.shutdown()
     assert numbers(client_of(handler, token=TOKEN))["sessions"] == []
+
+
+# A cluster
+
+CLUSTER = "/debug/wsmux/cluster.json"
+
+
+def test_a_cluster_is_offered_and_told_to_those_who_may_see_it(ends: Ends) -> None:
+    with Cluster() as cluster, cluster.member(ends.server, "user:1"):
+        client = client_of([], token=TOKEN, cluster=cluster, stalled_after=7.0)
+        assert client.get(CLUSTER).status_code == 401
+        answer = client.get(CLUSTER, headers=basic(TOKEN))
+        assert answer.headers["Cache-Control"] == "no-store"
+        told = json.loads(answer.data)
+        page = client.get(PATHS[0], headers=basic(TOKEN)).text
+    assert (told["version"], told["stalled_after"]) == (1, 7.0)
+    (node,) = told["nodes"]
+    assert node["names"] == ["user:1"]
+    assert node["status"]["connections"][0]["name"] == ends.server.name
+    assert '<html lang="en" data-cluster>' in page
+
+
+def test_without_a_cluster_none_is_offered() -> None:
+    client = client_of([], token=TOKEN)
+    assert client.get(CLUSTER, headers=basic(TOKEN)).status_code == 404
+    assert '<html lang="en">' in client.get(PATHS[0], headers=basic(TOKEN)).text
+
+
+def test_a_cluster_whose_redis_is_away_is_told_as_such() -> None:
+    class Away:
+        def status(self, *, stalled_after: float) -> Any:
+            raise Unreachable("Redis failed")
+
+    answer = client_of([], token=TOKEN, cluster=Away()).get(CLUSTER, headers=basic(TOKEN))
+    assert (answer.status_code, answer.text) == (503, "Redis failed\n")
+
+
+def test_what_is_no_cluster_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"must be a wsmux.cluster.Cluster, not str"):
+        debug_blueprint([], token=TOKEN, cluster="redis://localhost")  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from flask import Flask
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -52,10 +53,12 @@ def shown(
     *connections: Shown,
     stalled_after: float = 1e-9,
     ssl_context: ssl.SSLContext | None = None,
+    cluster: Any = None,
 ) -> Iterator[str]:
     """Serve the page of these connections and of what has sessions; yield its address."""
     app = Flask("app")
-    app.register_blueprint(debug_blueprint(connections, token=TOKEN, stalled_after=stalled_after))
+    options = {"token": TOKEN, "stalled_after": stalled_after, "cluster": cluster}
+    app.register_blueprint(debug_blueprint(connections, **options))
     with serving(app, ssl_context, ImpatientHandler) as port:
         scheme = "http" if ssl_context is None else "https"
         yield f"{scheme}://127.0.0.1:{port}/debug/wsmux/"

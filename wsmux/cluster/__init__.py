@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from .errors import ClusterError, NotConnected, TopicGap, Unreachable
     from .positions import Position, Retention, TopicMessage
     from .records import Presence
-    from .status import ClusterStatus, NodeStatus
+    from .status import ClusterCounts, ClusterStatus, NodeStatus
     from .subscription import Subscription
 
 __all__ = [
     "Cluster",
+    "ClusterCounts",
     "ClusterError",
     "ClusterStatus",
     "NodeStatus",
@@ -36,7 +37,7 @@ __getattr__ = lazy_names(
         "errors": ("ClusterError", "NotConnected", "TopicGap", "Unreachable"),
         "positions": ("Position", "Retention", "TopicMessage"),
         "records": ("Presence",),
-        "status": ("ClusterStatus", "NodeStatus"),
+        "status": ("ClusterCounts", "ClusterStatus", "NodeStatus"),
         "subscription": ("Subscription",),
     },
 )

@@ -65,7 +65,16 @@ from .records import (
     name_prefix,
 )
 from .splicer import Splicer
-from .status import ASKERS, MAX_NAMES, MAX_NODES, ClusterStatus, ask_all
+from .status import (
+    ASKERS,
+    MAX_COUNTED,
+    MAX_NAMES,
+    MAX_NODES,
+    ClusterCounts,
+    ClusterStatus,
+    ask_all,
+    count,
+)
 from .subscription import Subscription
 from .topics import MemoryTopics, TopicStore
 
@@ -276,6 +285,17 @@ class Cluster(Closing):
             if not value > 0:
                 raise ValueError(f"{name} must be above 0 s, not {value!r}")
         return self._running().status(Deadline(timeout), stalled_after)
+
+    def counts(self, *, timeout: float = STATUS_TIME) -> ClusterCounts:
+        """Return what Redis knows of all processes, without asking them.
+
+        Blocks for a round trip to Redis. Of more than 1,000 processes, the members and leases of
+        those whose lease ends first are counted.
+
+        Raises:
+            Unreachable: Redis has failed, or did not answer in time.
+        """
+        return self._running().counts(Deadline(timeout))
 
     # Streams
 
@@ -530,6 +550,7 @@ class _Running:
             return told
 
         nodes = ask_all(listed.known, self._askers, ask, deadline, within)
+        nodes.sort(key=lambda each: (each.host or "", each.pid or 0, each.node))
         return ClusterStatus(self._options.namespace, nodes, listed.left_out, after)
 
     def _listed(self, deadline: Deadline) -> Listed:
@@ -544,6 +565,11 @@ class _Running:
         others = listed.known[: MAX_NODES - 1]
         left_out = listed.left_out + len(listed.known) - len(others)
         return Listed([own, *others], left_out - (listed.left_out > 0))  # it is one of those
+
+    def counts(self, deadline: Deadline) -> ClusterCounts:
+        if self._directory is None:
+            return count(self._listed(deadline))
+        return count(call_within(deadline, self._directory.nodes, MAX_COUNTED, 0))
 
     def _own_status(self, after: float, size: int) -> bytes:
         watched = self._options.watched

@@ -18,15 +18,31 @@ from ..runtime.logs import logger, printable
 from ..runtime.parking import OneShotEvent
 from ..runtime.thread_pool import ThreadPool
 from .errors import Unreachable
-from .records import Known, Node
+from .records import Known, Listed, Node
 
-__all__ = ["ASKERS", "MAX_NAMES", "MAX_NODES", "ClusterStatus", "NodeStatus", "ask_all"]
+__all__ = [
+    "ASKERS",
+    "MAX_COUNTED",
+    "MAX_NAMES",
+    "MAX_NODES",
+    "ClusterCounts",
+    "ClusterStatus",
+    "NodeStatus",
+    "ask_all",
+    "count",
+]
 
 # Version of what ``ClusterStatus.document`` returns; readers refuse any other.
 VERSION = 1
 
 # Nodes that are asked, and names of each.
 MAX_NODES, MAX_NAMES = 100, 20
+
+# Nodes whose members and leases are counted without asking them.
+MAX_COUNTED = 1000
+
+# The part of its lease after which a node should have renewed it: it does so after a third.
+OVERDUE = 0.5
 
 # Threads that ask them, for all that want to know it at the same time.
 ASKERS = 32
@@ -68,7 +84,8 @@ class ClusterStatus(NamedTuple):
 
     Attributes:
         cluster: its namespace.
-        nodes: those that have a lease, 100 at most: those whose lease ends first.
+        nodes: those that have a lease, by host and process id; 100 at most, those whose lease ends
+            first.
         left_out: how many more there are.
         stalled_after: seconds without progress after which something counts as stalled.
     """
@@ -88,6 +105,38 @@ class ClusterStatus(NamedTuple):
             "nodes": [each._asdict() for each in self.nodes],
             "nodes_left_out": self.left_out,
         }
+
+
+class ClusterCounts(NamedTuple):
+    """Describe a cluster by what Redis knows of it, for metrics; no process is asked.
+
+    Attributes:
+        nodes: how many processes have a lease.
+        overdue: how many of them have not renewed it for half of it: they are stopped, or have lost
+            Redis. Soon they are not counted any more.
+        members: how many connections have joined, each counted with each of its names.
+        renewed_max: seconds since the one that is last has renewed its lease.
+    """
+
+    nodes: int
+    overdue: int
+    members: int
+    renewed_max: float
+
+
+def count(listed: Listed) -> ClusterCounts:
+    """Return the sums of nodes that Redis knows."""
+    leases = [
+        (each.renewed, each.process.lease)
+        for each in listed.known
+        if each.renewed is not None and each.process is not None
+    ]
+    return ClusterCounts(
+        nodes=len(listed.known) + listed.left_out,
+        overdue=sum(renewed > OVERDUE * lease for renewed, lease in leases),
+        members=sum(each.members for each in listed.known),
+        renewed_max=max((renewed for renewed, _ in leases), default=0.0),
+    )
 
 
 class _Question:

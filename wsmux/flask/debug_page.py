@@ -1,4 +1,8 @@
-"""Show connections and sessions of a process on a live page; offered by ``wsmux.flask``."""
+"""Show connections and sessions on a live page: of a process, or of all processes of a cluster.
+
+It is offered by ``wsmux.flask``. Clusters stand above this module: one is known by its method
+``status``.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ import hmac
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
 from ..diagnostics.status import STALLED_AFTER, Sources, Watched, document
+from ..exceptions import WsmuxError
 from .responses import Blueprint, Response, request
 
 __all__ = ["debug_blueprint"]
@@ -26,7 +32,24 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+# What the page looks for, to offer all processes.
+PLAIN, OFFERING = b'<html lang="en">', b'<html lang="en" data-cluster>'
+
 Authorize = Callable[[], object]
+
+
+class ClusterDocument(Protocol):
+    """What all processes of a cluster do: a ``wsmux.cluster.ClusterStatus``."""
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it, ready for ``json.dumps``."""
+
+
+class HasStatus(Protocol):
+    """A ``wsmux.cluster.Cluster``."""
+
+    def status(self, *, stalled_after: float) -> ClusterDocument:
+        """Return what all processes do, for ``stalled_after`` as of ``debug_blueprint``."""
 
 
 def debug_blueprint(
@@ -34,6 +57,7 @@ def debug_blueprint(
     *,
     token: str | None = None,
     authorize: Authorize | None = None,
+    cluster: HasStatus | None = None,
     stalled_after: float = STALLED_AFTER,
     url_prefix: str = "/debug/wsmux",
     name: str = "wsmux_debug",
@@ -46,7 +70,9 @@ def debug_blueprint(
 
     The page is at ``/debug/wsmux/``, its data as JSON at ``/debug/wsmux/data.json``, which
     ``wsmux top`` shows in a terminal. Each request briefly occupies a server thread, so keep one
-    free. With several processes, each request shows the process that happens to answer.
+    free. With several processes, each request shows the process that happens to answer; with
+    ``cluster``, a button shows all of them, as does ``/debug/wsmux/#cluster``, with its data at
+    ``/debug/wsmux/cluster.json``. Such a request takes up to two seconds while one stands still.
 
     Without ``token`` and ``authorize`` every request gets 403; with both, either is enough.
 
@@ -58,13 +84,15 @@ def debug_blueprint(
             ``Authorization: Bearer``. Use it only over HTTPS.
         authorize: called on each request, such as ``lambda: current_user.is_admin``; a true result
             grants access.
+        cluster: a ``wsmux.cluster.Cluster``, whose processes can be shown, too; each tells what its
+            own ``Cluster(connections=...)`` names.
         stalled_after: seconds without progress after which something is shown as stalled.
         url_prefix: the URL path of the page.
         name: the name of the blueprint.
 
     Raises:
         ValueError: the token is shorter than 16 characters, or ``stalled_after`` is not above 0.
-        TypeError: the token is not a string, or ``authorize`` is not callable.
+        TypeError: the token is not a string, ``authorize`` is not callable, or ``cluster`` is none.
     """
     if token is not None and not isinstance(token, str):
         raise TypeError(f"token must be a single string, not {type(token).__name__}")
@@ -74,6 +102,9 @@ def debug_blueprint(
             "authorize must be a function that returns whether a request may see the page, "
             f"not {kind}"
         )
+    if cluster is not None and not callable(getattr(cluster, "status", None)):
+        kind = type(cluster).__name__
+        raise TypeError(f"cluster must be a wsmux.cluster.Cluster, not {kind}")
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ValueError(
             f"a token must have at least {SHORTEST_TOKEN} characters; secrets.token_urlsafe() "
@@ -84,6 +115,8 @@ def debug_blueprint(
     watched = Watched(connections, sessions=True)
     page = Path(__file__).with_name("live.html").read_bytes()
     policy = _policy(page)
+    if cluster is not None:
+        page = page.replace(PLAIN, OFFERING, 1)
     blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
 
     @blueprint.before_request
@@ -100,7 +133,20 @@ def debug_blueprint(
         told = json.dumps(document(watched.sources(), stalled_after))
         return Response(told, mimetype="application/json", headers=HEADERS)
 
+    if cluster is not None:
+        blueprint.add_url_rule("/cluster.json", view_func=_cluster_view(cluster, stalled_after))
     return blueprint
+
+
+def _cluster_view(cluster: HasStatus, stalled_after: float) -> Callable[[], Response]:
+    def whole_cluster() -> Response:
+        try:
+            told = json.dumps(cluster.status(stalled_after=stalled_after).document())
+        except WsmuxError as error:  # Redis is away
+            return Response(f"{error}\n", status=503, mimetype="text/plain", headers=HEADERS)
+        return Response(told, mimetype="application/json", headers=HEADERS)
+
+    return whole_cluster
 
 
 def _refusal(token: str | None, authorize: Authorize | None) -> Response | None:
