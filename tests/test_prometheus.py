@@ -239,6 +239,7 @@ def test_a_cluster_is_counted_without_asking_its_processes(
     assert told["wsmux_cluster_reachable"] == 1
     assert told["wsmux_cluster_nodes"] == 2
     assert told["wsmux_cluster_nodes_overdue"] == 0
+    assert told["wsmux_cluster_nodes_lost"] == 0
     assert told["wsmux_cluster_members"] == 2
     assert 0 <= told["wsmux_cluster_lease_age_max_seconds"] < WAIT
 

@@ -91,6 +91,10 @@ CLUSTER_GAUGES = {
         "wsmux_cluster_nodes_overdue",
         "processes that have not renewed their lease for half of it",
     ),
+    "lost": (
+        "wsmux_cluster_nodes_lost",
+        "processes whose lease has ended in the last ten minutes without their leaving",
+    ),
     "members": (
         "wsmux_cluster_members",
         "connections that have joined, each counted with each of its names",

@@ -65,7 +65,7 @@ def test_the_names_of_a_killed_process_end_with_its_lease(
                     key.decode().rpartition(namespace)[2]
                     for key in client.scan_iter(f"wsmux:cluster:{namespace}:*")
                 ),
-                [f":node:{cluster.node}", ":nodes"],
+                [f":node:{cluster.node}", ":nodes", ":seen"],
             )
 
 

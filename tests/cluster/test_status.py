@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -16,6 +17,7 @@ import wsmux
 from wsmux.cluster import Cluster, ClusterCounts, NodeStatus, Unreachable
 from wsmux.cluster import cluster as cluster_module
 from wsmux.cluster import status as status_module
+from wsmux.cluster.directory import REMEMBERED, Directory
 from wsmux.cluster.links import Links
 from wsmux.cluster.records import Known, Listed, Node, NodeProcess
 from wsmux.runtime.deadline import Deadline
@@ -103,6 +105,37 @@ def test_a_stopped_process_is_told_of_without_its_status(
         finally:
             process.kill()
             process.communicate()
+
+
+def test_a_node_whose_lease_has_ended_is_remembered_and_one_that_has_left_is_not(
+    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withdraw = Directory.withdraw
+    with Cluster(server.url, namespace=namespace) as cluster, server.client() as client:
+        with Cluster(server.url, namespace=namespace) as left:
+            asked(cluster, left)
+        with Cluster(server.url, namespace=namespace, lease=1.0) as killed:
+            asked(cluster, killed)
+            node = killed.node
+            monkeypatch.setattr(Directory, "withdraw", lambda *_: None)
+        monkeypatch.setattr(Directory, "withdraw", withdraw)
+        wait_for(lambda: cluster.counts().lost == 1)
+        status = cluster.status(timeout=WAIT)
+        assert {each.node for each in status.nodes} == {cluster.node, node}
+        told = of(status, node)
+        assert (told.pid, told.status) == (os.getpid(), None)
+        assert re.fullmatch(
+            "its lease ended [0-9]+ s ago: it was killed, stands still, or cannot reach Redis",
+            told.why,
+        )
+        assert told.renewed is not None
+        assert told.renewed > 1.0
+        assert cluster.counts().nodes == 1
+        # What nobody with this key has said is left out, and so is what is too old.
+        seen = f"wsmux:cluster:{namespace}:seen"
+        ((record, end),) = client.zrange(seen, 0, 0, withscores=True)  # type: ignore[misc]
+        client.zadd(seen, {b"nonsense": end, record: end - 1000 * (REMEMBERED + 1)})
+        assert cluster.counts().lost == 0
 
 
 def test_a_status_of_another_version_is_not_shown(
@@ -196,10 +229,12 @@ def test_nodes_are_counted_by_what_redis_knows(pairs: Pairs) -> None:
     fresh = Known("a", None, process, "", 7.5, 3, [])
     late = fresh._replace(renewed=7.6)
     earlier = fresh._replace(renewed=None, process=None)
-    counts = status_module.count(Listed([fresh, late, earlier], 2))
-    assert counts == ClusterCounts(nodes=5, overdue=1, members=9, renewed_max=7.6)
+    counts = status_module.count(Listed([fresh, late, earlier], 2, [late]))
+    assert counts == ClusterCounts(nodes=5, overdue=1, lost=1, members=9, renewed_max=7.6)
     with Cluster() as cluster, cluster.member(pairs()[1], "user:1"):
-        assert cluster.counts() == ClusterCounts(nodes=1, overdue=0, members=1, renewed_max=0.0)
+        assert cluster.counts() == ClusterCounts(
+            nodes=1, overdue=0, lost=0, members=1, renewed_max=0.0
+        )
 
 
 @pytest.mark.parametrize("options", [{"timeout": 0.0}, {"stalled_after": -1.0}])

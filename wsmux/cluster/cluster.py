@@ -269,9 +269,10 @@ class Cluster(Closing):
         """Return what each process of the cluster does, and which do not answer.
 
         All are asked at the same time. One that stands still, as a stopped one does, delays this by
-        ``timeout`` at most, and is told of without its status until its lease ends; it is unknown
-        afterwards. Blocks for a round trip to Redis and one to each node, in bounded memory: 100
-        nodes are asked, and each answers with 128 KiB at most.
+        ``timeout`` at most, and is told of without its status. One whose lease has ended, since it
+        still does or was killed, is not asked, but told of for ten minutes. Blocks for a round trip
+        to Redis and one to each node, in bounded memory: 100 nodes are asked, and each answers with
+        128 KiB at most.
 
         Args:
             timeout: seconds for all of it.
@@ -498,7 +499,9 @@ class _Running:
         self._calls.close()  # first, so that nothing joins behind this
         calls = CallsHere(self._client)
         try:
-            Directory(calls, self._options.namespace, self._options.key).withdraw(self._record)
+            Directory(calls, self._options.namespace, self._options.key, self._process).withdraw(
+                self._record
+            )
         except Unreachable as error:
             _log.warning("this node is found until its lease ends: %s", str(error))
 
@@ -549,7 +552,7 @@ class _Running:
             told: dict[str, Any] = json.loads(self._own_status(after, MAX_STATUS))
             return told
 
-        nodes = ask_all(listed.known, self._askers, ask, deadline, within)
+        nodes = ask_all([*listed.known, *listed.lost], self._askers, ask, deadline, within)
         nodes.sort(key=lambda each: (each.host or "", each.pid or 0, each.node))
         return ClusterStatus(self._options.namespace, nodes, listed.left_out, after)
 
@@ -558,13 +561,15 @@ class _Running:
         count, names = self._members.names(MAX_NAMES)
         own = Known(self.id, self._record, self._process, "", None, count, names)
         if self._directory is None:
-            return Listed([own], 0)
+            return Listed([own], 0, [])
         listed = call_within(deadline, self._directory.nodes, MAX_NODES, MAX_NAMES)
         if any(each.id == self.id for each in listed.known):
             return listed
         others = listed.known[: MAX_NODES - 1]
         left_out = listed.left_out + len(listed.known) - len(others)
-        return Listed([own, *others], left_out - (listed.left_out > 0))  # it is one of those
+        left_out -= listed.left_out > 0  # it is one of those
+        lost = [each for each in listed.lost if each.id != self.id]
+        return Listed([own, *others], left_out, lost)
 
     def counts(self, deadline: Deadline) -> ClusterCounts:
         if self._directory is None:

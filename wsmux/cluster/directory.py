@@ -6,7 +6,9 @@ The keys begin with ``wsmux:cluster:NAMESPACE:``
 - ``nodes``, a sorted set of the ids of all nodes, by the end of their leases;
 - ``of:ID``, the set of a node's members, each ``ID NAME`` (the id has no space);
 - ``name:NAME``, a hash of the members of a name: ``NODE ID`` to when it joined;
-- ``names``, a sorted set of all names, for those that begin alike.
+- ``names``, a sorted set of all names, for those that begin alike;
+- ``seen``, a sorted set of the records of nodes, by the end of their leases. One that leaves takes
+  its own out, so those whose time is over are of nodes that have died, or stand still.
 
 Each step is one script, so it happens as a whole, and may be repeated. A member is valid as long as
 its node has a lease. Those of a node without one are removed by whoever sweeps first; a node that
@@ -17,7 +19,7 @@ over several servers, is not supported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..runtime.logs import logger
@@ -40,22 +42,31 @@ __all__ = ["Directory", "Found"]
 # Members that one script handles, so that it blocks Redis for a moment only.
 STEP = 500
 
+# Seconds for which a node is remembered that was killed or stands still, and how many are told of.
+REMEMBERED, MAX_LOST = 600, 100
+
 # Steps in which a node removes its members when it leaves: enough for as many as it may have.
 STEPS = MAX_MEMBERS // STEP + 1
 
-# KEYS: node, nodes. ARGV: record, milliseconds of the lease, id. Returns whether it had a lease.
+# KEYS: node, nodes, seen. ARGV: record, milliseconds of the lease, id, milliseconds for which a
+# node whose lease has ended is remembered. Returns whether it had a lease.
 _ANNOUNCE = """
 local known = redis.call('EXISTS', KEYS[1])
 local t = redis.call('TIME')
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-redis.call('ZADD', KEYS[2], t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2], ARGV[3])
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+redis.call('ZADD', KEYS[2], now + ARGV[2], ARGV[3])
+redis.pcall('ZADD', KEYS[3], now + ARGV[2], ARGV[1])
+redis.pcall('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - ARGV[4])
+redis.pcall('PEXPIRE', KEYS[3], ARGV[2] + ARGV[4])
 return known
 """
 
-# KEYS: node, nodes. ARGV: id.
+# KEYS: node, nodes, seen. ARGV: id, record.
 _WITHDRAW = """
 redis.call('DEL', KEYS[1])
 redis.call('ZADD', KEYS[2], 0, ARGV[1])
+redis.pcall('ZREM', KEYS[3], ARGV[2])
 """
 
 # KEYS: node, of, names. ARGV: the prefix of the keys of names, node, and a member, name and since
@@ -122,10 +133,11 @@ end
 return {names[#names] or '', found}
 """
 
-# KEYS: nodes. ARGV: the prefixes of the keys of nodes and of their members, how many nodes, how
-# many names of each. Returns how many nodes have a lease, and of those whose lease ends first: id,
-# record, milliseconds that are left, how many members it has, and some of these. A step of SSCAN
-# may yield more than it was asked for.
+# KEYS: nodes, seen. ARGV: the prefixes of the keys of nodes and of their members, how many nodes,
+# how many names of each, how many nodes that were lost, and for how many milliseconds they are.
+# Returns how many nodes have a lease; of those whose lease ends first, id, record, milliseconds
+# that are left, how many members it has, and some of these; and of those whose lease has ended,
+# record and milliseconds since then. A step of SSCAN may yield more than it was asked for.
 _NODES = """
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -144,7 +156,11 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf', 'LIMIT', 0
     table.insert(told, {id, record, redis.call('PTTL', ARGV[1] .. id), count, some})
   end
 end
-return {redis.call('ZCOUNT', KEYS[1], now, '+inf'), told}
+local lost = {}
+local seen = redis.pcall('ZREVRANGEBYSCORE', KEYS[2], '(' .. now, now - ARGV[6], 'WITHSCORES',
+  'LIMIT', 0, ARGV[5])
+for at = 1, #seen, 2 do table.insert(lost, {seen[at], now - seen[at + 1]}) end
+return {redis.call('ZCOUNT', KEYS[1], now, '+inf'), told, lost}
 """
 
 # KEYS: nodes, names. ARGV: the prefixes of the keys of nodes, of their members and of names, how
@@ -209,6 +225,7 @@ class Directory:
         prefix = f"wsmux:cluster:{namespace}:"
         self._node, self._of, self._name = f"{prefix}node:", f"{prefix}of:", f"{prefix}name:"
         self._nodes, self._names = f"{prefix}nodes", f"{prefix}names"
+        self._seen = f"{prefix}seen"
 
     def announce(self, node: Node, lease: float) -> bool:
         """Begin or renew a node's lease, of some seconds; return whether it had one.
@@ -219,8 +236,9 @@ class Directory:
             Unreachable: Redis has failed.
         """
         record = signed_node(node, self._key, self._process)
-        keys = f"{self._node}{node.id}", self._nodes
-        return bool(self._calls.run(_ANNOUNCE, keys, (record, int(lease * 1000), node.id)))
+        keys = f"{self._node}{node.id}", self._nodes, self._seen
+        told = record, int(lease * 1000), node.id, REMEMBERED * 1000
+        return bool(self._calls.run(_ANNOUNCE, keys, told))
 
     def withdraw(self, node: Node) -> None:
         """End a node's lease at once, and remove its members.
@@ -228,7 +246,9 @@ class Directory:
         Raises:
             Unreachable: Redis has failed; the lease ends by itself.
         """
-        self._calls.run(_WITHDRAW, (f"{self._node}{node.id}", self._nodes), (node.id,))
+        keys = f"{self._node}{node.id}", self._nodes, self._seen
+        record = signed_node(node, self._key, self._process)
+        self._calls.run(_WITHDRAW, keys, (node.id, record))
         for _ in range(STEPS):
             if not self.sweep():
                 return
@@ -303,17 +323,34 @@ class Directory:
 
     @understood()
     def nodes(self, most: int, names: int) -> Listed:
-        """Return up to ``most`` nodes that have a lease, with some names of each.
+        """Return up to ``most`` nodes that have a lease, with some names of each, and lost ones.
 
         Those whose leases end first come first.
 
         Raises:
             Unreachable: Redis has failed.
         """
-        keys = (self._node, self._of)
-        count, told = self._calls.run(_NODES, (self._nodes,), (*keys, most, names))
+        bounds = most, names, MAX_LOST, REMEMBERED * 1000
+        count, told, lost = self._calls.run(
+            _NODES, (self._nodes, self._seen), (self._node, self._of, *bounds)
+        )
         known = [self._known(*each) for each in told]
-        return Listed(known, max(0, int(count) - len(known)))
+        return Listed(known, max(0, int(count) - len(known)), list(self._lost(lost)))
+
+    def _lost(self, told: Sequence[tuple[bytes, int]]) -> Iterator[Known]:
+        """Yield the nodes whose leases have ended without their leaving, as far as believed."""
+        for record, ago in told:
+            try:
+                node, process = parse_node(record, self._key), parse_process(record, self._key)
+            except ValueError as error:
+                _log.debug("a node whose lease has ended is left out: %s", error)
+                continue
+            why = (
+                f"its lease ended {ago / 1000:.0f} s ago: it was killed, stands still, or cannot "
+                "reach Redis"
+            )
+            renewed = None if process is None else process.lease + ago / 1000
+            yield Known(node.id, None, process, why, renewed, 0, [])
 
     def _known(self, id: bytes, record: bytes, left: int, members: int, some: list[bytes]) -> Known:
         node = process = renewed = None

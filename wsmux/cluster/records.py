@@ -86,13 +86,13 @@ class NodeProcess(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Hold what Redis knows of a node that has a lease.
+    """Hold what Redis knows of a node.
 
     Attributes:
         id: its id.
-        node: where it is reached; ``None`` if its record is not believed, and ``why``.
+        node: where it is reached; ``None`` if it is not to be asked, and ``why``.
         process: which process it is, if it says so.
-        why: why its record is not believed; empty else.
+        why: why not: its record is not believed, or it has no lease any more; empty else.
         renewed: seconds since its lease was renewed; ``None`` if it does not say how long that is.
         members: how many members it has.
         names: the names of some of them.
@@ -108,10 +108,11 @@ class Known(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Hold nodes, and how many more there are."""
+    """Hold nodes that have a lease, how many more there are, and those that have lost theirs."""
 
     known: list[Known]
     left_out: int
+    lost: list[Known]
 
 
 class Presence(NamedTuple):

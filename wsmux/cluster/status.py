@@ -2,8 +2,8 @@
 
 Redis knows who has a lease, and since when it was not renewed. What goes on in a process only that
 process knows, so each is asked over its link, all at the same time. One that stands still does not
-answer: then the others are told of all the same, when the time is up. Its lease ends soon after,
-and with it all that is known of it.
+answer: then the others are told of all the same, when the time is up. Its lease ends soon after; it
+is remembered for some time, and not asked any more.
 """
 
 from __future__ import annotations
@@ -84,8 +84,9 @@ class ClusterStatus(NamedTuple):
 
     Attributes:
         cluster: its namespace.
-        nodes: those that have a lease, by host and process id; 100 at most, those whose lease ends
-            first.
+        nodes: those that have a lease, 100 at most, those whose lease ends first; and up to 100
+            whose lease has ended in the last ten minutes without their leaving. They stand by host
+            and process id.
         left_out: how many more there are.
         stalled_after: seconds without progress after which something counts as stalled.
     """
@@ -113,13 +114,16 @@ class ClusterCounts(NamedTuple):
     Attributes:
         nodes: how many processes have a lease.
         overdue: how many of them have not renewed it for half of it: they are stopped, or have lost
-            Redis. Soon they are not counted any more.
+            Redis. Soon they are lost.
+        lost: how many more have had a lease in the last ten minutes, and have not left; 100 at
+            most.
         members: how many connections have joined, each counted with each of its names.
         renewed_max: seconds since the one that is last has renewed its lease.
     """
 
     nodes: int
     overdue: int
+    lost: int
     members: int
     renewed_max: float
 
@@ -134,6 +138,7 @@ def count(listed: Listed) -> ClusterCounts:
     return ClusterCounts(
         nodes=len(listed.known) + listed.left_out,
         overdue=sum(renewed > OVERDUE * lease for renewed, lease in leases),
+        lost=len(listed.lost),
         members=sum(each.members for each in listed.known),
         renewed_max=max((renewed for renewed, _ in leases), default=0.0),
     )
