@@ -27,6 +27,7 @@ from ..helpers.bus.relays import identity, served
 from ..helpers.bus.scripted_relay import StageRelay
 from ..helpers.commands import PATIENCE
 from ..helpers.load.measuring import CHECKOUT
+from ..helpers.marking import wide
 from ..helpers.waiting import wait_for
 
 relay = pytest.fixture(staged)
@@ -357,7 +358,7 @@ def post_worker_init(worker):
 """
 
 
-@pytest.mark.parametrize("starts", ["module", "hook"])
+@pytest.mark.parametrize("starts", ["hook", *wide("module")])
 def test_each_worker_of_gunicorn_serves_without_a_request(
     starts: str, relay: StageRelay, twins: Table, alice: Client, tmp_path: object
 ) -> None:

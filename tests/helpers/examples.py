@@ -1,7 +1,7 @@
 """Say what Hypothesis draws: always the same, and as many as a test names, or a part of them.
 
-What is drawn depends on the test alone, not on the run: a further Python that draws as many proves
-the same of the same inputs once more. ``WSMUX_EXAMPLES_DIVIDED_BY=5`` makes it a fifth of them.
+What is drawn depends on the test alone, not on the run: whoever draws as many once more proves the
+same of the same inputs. A plain run draws a fifth of them, and ``WSMUX_EXAMPLES_DIVIDED_BY=1`` all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import settings
 
 __all__ = ["examples"]
 
-DIVISOR = int(os.environ.get("WSMUX_EXAMPLES_DIVIDED_BY", "1"))
+DIVISOR = int(os.environ.get("WSMUX_EXAMPLES_DIVIDED_BY", "5"))
 FEWEST = 10  # unless a test names fewer
 
 

@@ -27,6 +27,7 @@ from ...helpers.bus.gateway_programs import Caller, Service, database, take_all
 from ...helpers.bus.kill_loops import CALLERS, COUNTS, HOLD, Calls, Tally, do_harm, times
 from ...helpers.bus.people import DOMAIN, table_of
 from ...helpers.bus.relay_process import RelayProcess
+from ...helpers.marking import wide
 from ...helpers.redis_server import RedisServer
 
 # Seconds that a request lives: longer than all of them take on a busy machine.
@@ -37,7 +38,7 @@ MOST_LOST = 8
 
 
 @COUNTS
-@pytest.mark.parametrize("fault", ["killed", "stopped"])
+@pytest.mark.parametrize("fault", ["killed", *wide("stopped")])
 def test_a_gateway_of_a_caller_loses_nothing(
     server: RedisServer, tmp_path: Path, count: int, fault: str
 ) -> None:
@@ -152,7 +153,7 @@ def test_a_killed_gateway_of_a_service_leaves_no_caller_without_an_answer(
 
 
 @COUNTS
-@pytest.mark.parametrize("fault", [Way.stop_gateway, Way.kill_relay, Way.stop_relay])
+@pytest.mark.parametrize("fault", [Way.kill_relay, *wide(Way.stop_gateway, Way.stop_relay)])
 def test_what_is_between_two_programs_may_fail(
     way: Way, count: int, fault: Callable[[Way], None]
 ) -> None:
@@ -160,7 +161,7 @@ def test_what_is_between_two_programs_may_fail(
 
 
 @COUNTS
-@pytest.mark.parametrize("fault", [Way.kill_redis, Way.stop_redis])
+@pytest.mark.parametrize("fault", [Way.kill_redis, *wide(Way.stop_redis)])
 def test_redis_of_two_gateways_and_a_relay_may_fail(
     way: Way, count: int, fault: Callable[[Way], None]
 ) -> None:

@@ -22,6 +22,8 @@ from wsmux.bus.session.identity_session import clock
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.messages import Envelope
 
+from ...helpers.examples import examples
+
 OFFER = b'{"size": 3}'
 BEGUN = {"acks": True, "resume": True, "received": 0}
 LIFE = 60
@@ -458,7 +460,7 @@ HARM = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(harms=st.lists(HARM, max_size=120))
 def test_a_file_arrives_once_and_whole_over_any_wire(
     tmp_path_factory: pytest.TempPathFactory, harms: list[str]

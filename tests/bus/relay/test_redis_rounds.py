@@ -15,6 +15,8 @@ from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
 from wsmux.storage.redis_client import run_together
 
+from ...helpers.examples import examples
+
 BOUNDS = NameBounds(of_twin=4, in_all=7)
 NEVER = 2**40
 
@@ -81,7 +83,9 @@ class Both:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS)
 def test_both_do_the_same(client: library.Redis, steps: list[tuple[str, int]]) -> None:

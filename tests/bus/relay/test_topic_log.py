@@ -13,6 +13,8 @@ from wsmux.bus.relay.topic_log import OVERHEAD, Retention, TopicLog, retention_o
 from wsmux.bus.wire.topics import MAX_ANSWER, NEW, OLDEST, START, Batch, Position, gap
 from wsmux.config import MIB
 
+from ...helpers.examples import examples
+
 EPOCH = 7
 
 
@@ -205,5 +207,5 @@ class LogModel(RuleBasedStateMachine):
         assert not self.read & self.missed
 
 
-LogModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+LogModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestLogModel = LogModel.TestCase

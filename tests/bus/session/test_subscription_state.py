@@ -12,6 +12,8 @@ from wsmux.bus.relay.topic_log import Retention, TopicLog
 from wsmux.bus.session.subscription_state import Entry, SubscriptionState
 from wsmux.bus.wire.topics import START, Batch, Position, TopicGap
 
+from ...helpers.examples import examples
+
 EPOCH = 7
 
 
@@ -189,5 +191,5 @@ class SubscriptionModel(RuleBasedStateMachine):
         assert 0 <= self.waiting <= self.credit
 
 
-SubscriptionModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+SubscriptionModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestSubscriptionModel = SubscriptionModel.TestCase
