@@ -13,7 +13,7 @@ import pytest
 
 import wsmux
 
-from ..helpers.carriers import SERVERS, WsgiServers
+from ..helpers.carriers import ONE_SERVER, WsgiServers
 from ..helpers.every_server import KINDS, Place, memory, under_wsgi
 from ..helpers.raw_peer import (
     ACK,
@@ -155,7 +155,7 @@ def test_compression_is_negotiated_nowhere(place: Place) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("target", ["/", "/river"])
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", ONE_SERVER)
 def test_compression_is_negotiated_under_no_wsgi_server(
     server: str, target: str, wsgi_servers: WsgiServers
 ) -> None:

@@ -21,7 +21,7 @@ from wsmux.flask import Mux
 from wsmux.handshake.origin import allowed_origins, origin_allowed
 
 from ..helpers.bus.relays import Table
-from ..helpers.carriers import SERVERS, WsgiServers
+from ..helpers.carriers import ONE_SERVER, WsgiServers
 from ..helpers.every_server import KINDS, Place, under_wsgi
 from ..helpers.request_heads import LIKE_LISTED, LISTED
 from ..helpers.tables import each_case
@@ -78,7 +78,7 @@ def check_own(place: Place) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("target", ["/", "/river"])
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", ONE_SERVER)
 def test_look_alikes_are_refused_under_every_wsgi_server(
     server: str, target: str, wsgi_servers: WsgiServers
 ) -> None:

@@ -12,7 +12,7 @@ from flask import Flask
 import wsmux
 from wsmux.flask import Mux
 
-from ..helpers.carriers import SERVERS, WsgiServers
+from ..helpers.carriers import ONE_SERVER, WsgiServers
 from ..helpers.every_server import KINDS
 from ..helpers.raw_peer import ACK, RawPeer, read_head, request, uint32
 from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN
@@ -56,7 +56,7 @@ def test_bytes_that_are_not_ascii_are_refused_by_every_kind_of_server(
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", ONE_SERVER)
 def test_bad_heads_are_refused_under_every_wsgi_server(
     server: str, wsgi_servers: WsgiServers
 ) -> None:
@@ -74,7 +74,7 @@ def test_bad_heads_are_refused_under_every_wsgi_server(
 
 
 @pytest.mark.parametrize("connection", ["Upgrade", "keep-alive, Upgrade"])
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", ONE_SERVER)
 def test_bytes_that_a_wsgi_server_has_read_behind_a_head_are_refused_and_not_dropped(
     server: str, connection: str, wsgi_servers: WsgiServers
 ) -> None:

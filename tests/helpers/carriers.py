@@ -22,12 +22,14 @@ import pytest
 import wsmux
 
 from .certificates import Certificates
+from .marking import wide
 from .scripted import WAIT
 from .wires import NAMES, WIRES, Wire
 
 __all__ = [
     "EVERYWHERE",
     "IN_PROCESS",
+    "ONE_SERVER",
     "ON_SOME",
     "SERVERS",
     "SOME",
@@ -44,6 +46,9 @@ Options = dict[str, Any]
 CLOSE = 5.0
 
 SERVERS = ("werkzeug", "gunicorn-gthread", "gunicorn-gevent", "gevent-pywsgi")
+
+# Each takes half a second to start, in each worker of a run.
+ONE_SERVER = ["gunicorn-gthread", *wide(*(name for name in SERVERS if name != "gunicorn-gthread"))]
 
 CHECKOUT = Path(__file__).parent.parent.parent
 
@@ -74,8 +79,9 @@ class Carrier(NamedTuple):
 
     @property
     def usual(self) -> bool:
-        """Whether plain runs have it: every wire over one carrier, every carrier in one wire."""
-        return self.name == "socketpair" or self.protocol == "wsmux"
+        """Whether plain runs have it: every wire over one carrier, nearly every carrier in one."""
+        usual = self.protocol == "wsmux" and self.name not in ("werkzeug", "gunicorn-gevent")
+        return self.name == "socketpair" or usual
 
 
 IN_PROCESS = [

@@ -20,7 +20,7 @@ from ..helpers.inside import workers_held
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.waiting import wait_for
 
-SECONDS = 2.0
+SECONDS = 1.0
 CLIENTS = 3
 
 

@@ -16,6 +16,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc.engine.dial import socket_over
 
+from ..helpers.marking import wide
 from ..helpers.rpc.cutting_relay import BEFORE, BEHIND, WITHIN, Cut, Relay, Side
 from ..helpers.rpc.procedures import WAIT, carrier_name
 from ..helpers.rpc.talk import BOTH, PATIENT, QUICK, TWO_CARRIERS, talk
@@ -57,7 +58,7 @@ def survive(carrier: tuple[str, bool], cuts: list[Cut]) -> None:
 
 
 @pytest.mark.parametrize("how", TOLD, ids=way)
-@pytest.mark.parametrize("carrier", TWO_CARRIERS, ids=carrier_name)
+@pytest.mark.parametrize("carrier", [TWO_CARRIERS[0], *wide(TWO_CARRIERS[1])], ids=carrier_name)
 def test_ten_cuts_that_are_told(carrier: tuple[str, bool], how: Any) -> None:
     survive(carrier, ten(*how))
 

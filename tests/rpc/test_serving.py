@@ -17,7 +17,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc.schema.document import read_schema
 
-from ..helpers.carriers import SERVERS, WsgiServers
+from ..helpers.carriers import ONE_SERVER, WsgiServers
 from ..helpers.inside import connections_of
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.waiting import wait_for
@@ -282,7 +282,7 @@ def test_by_default_nobody_reads_the_schema(gate: Gate) -> None:
 # Flask
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", ONE_SERVER)
 def test_a_route_of_flask(name: str, wsgi_servers: WsgiServers) -> None:
     url = wsgi_servers.url(name)
     get(f"{url}river")  # it may still be starting
@@ -302,7 +302,7 @@ def test_a_route_of_flask(name: str, wsgi_servers: WsgiServers) -> None:
     assert "Traceback" not in wsgi_servers.log(name)
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", ONE_SERVER)
 def test_a_route_of_flask_shows_its_schema_if_that_is_wished(
     name: str, wsgi_servers: WsgiServers
 ) -> None:

@@ -65,7 +65,7 @@ class Feed:
             assert (yield from ctx.wait(timeout=init)) is False
 
     def _pours(self, ctx: rpc.Context, init: Any) -> Iterator[int]:
-        yield from range(10_000)
+        yield from range(2_000)
 
 
 @pytest.fixture
@@ -131,11 +131,11 @@ def test_a_generator_waits_for_room_without_a_worker(feed: Feed) -> None:
     options = rpc.Options(send_buffer_messages=8, ack_messages=4)
     with (
         rpc.serve([feed.service], workers=1, max_workers=1, options=options) as server,
-        rpc.connect(server.url, options=rpc.Options(unread_messages=20_000)) as client,
+        rpc.connect(server.url, options=rpc.Options(unread_messages=4_000)) as client,
     ):
         pouring = [client.subscribe("test", "pours", None, WAIT) for _ in range(3)]
         for each in pouring:
-            assert list(each) == list(range(10_000))
+            assert list(each) == list(range(2_000))
         assert writers_waiting(server.handler) == workers_held(server.handler) == 0
 
 
