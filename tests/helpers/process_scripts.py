@@ -300,7 +300,7 @@ def echoes(url: str) -> bool:
         return stream.read(4) == b"ping"
 
 
-def fork_under_load(count: str = "5") -> None:
+def fork_under_load(count: str = "3") -> None:
     """Fork again and again while other threads hold and release every lock."""
     ours, theirs = pair(config=CALM)
     in_daemon(pump, ours)

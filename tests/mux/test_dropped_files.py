@@ -15,6 +15,7 @@ import pytest
 
 import wsmux
 
+from ..helpers.marking import wide
 from ..helpers.scripted import WAIT
 from ..helpers.wires import NAMES, WIRES
 
@@ -53,7 +54,7 @@ DROP = """
 MODES = ("wb", "rwb", "w", "rw")
 
 
-@pytest.mark.parametrize("protocol", NAMES)
+@pytest.mark.parametrize("protocol", ["wsmux", *wide(*(name for name in NAMES if name != "wsmux"))])
 @pytest.mark.parametrize("cycle", [False, True], ids=["at-once", "by-the-collector"])
 def test_a_file_dropped_unflushed_under_the_lock_does_not_lock_up(
     cycle: bool, protocol: str
