@@ -14,7 +14,7 @@ from wsmux.cli.bench import MEASURES, RAW
 from wsmux.cli.main import main, parser
 from wsmux.cli.terminal import CommandError
 
-from ..helpers.commands import PATIENCE, children, command, run, served
+from ..helpers.commands import PATIENCE, children, command, run_here, served
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
@@ -22,7 +22,7 @@ TINY = ("bench", "--repetitions", "2", "--seconds", "0.02")
 
 
 def test_this_machine_is_measured_beside_the_raw_pair() -> None:
-    done = run(*TINY, "--json")
+    done = run_here(*TINY, "--json")
     assert done.returncode == 0, done.stderr.decode()
     told = json.loads(done.stdout)
     assert told["url"] is None
@@ -38,7 +38,7 @@ def test_this_machine_is_measured_beside_the_raw_pair() -> None:
 
 
 def test_a_table_is_for_people() -> None:
-    done = run(*TINY, "--local")
+    done = run_here(*TINY, "--local")
     text = done.stdout.decode()
     assert done.returncode == 0, done.stderr.decode()
     assert done.stderr == b""
@@ -49,7 +49,9 @@ def test_a_table_is_for_people() -> None:
 
 @pytest.mark.tools
 def test_each_named_wire_is_a_column() -> None:
-    done = run(*TINY, "--json", *(f"--protocol={wire}" for wire in ("yamux", "bymux", "js-ws")))
+    done = run_here(
+        *TINY, "--json", *(f"--protocol={wire}" for wire in ("yamux", "bymux", "js-ws"))
+    )
     assert done.returncode == 0, done.stderr.decode()
     for measure in json.loads(done.stdout)["measures"].values():
         assert list(measure["variants"]) == [RAW, "yamux", "bymux", "js-ws"]
@@ -57,7 +59,7 @@ def test_each_named_wire_is_a_column() -> None:
 
 def test_a_server_is_measured() -> None:
     with served("--echo") as url:
-        done = run(*TINY, url, "--json")
+        done = run_here(*TINY, url, "--json")
     assert done.returncode == 0, done.stderr.decode()
     told = json.loads(done.stdout)
     assert told["url"] == url
@@ -66,7 +68,7 @@ def test_a_server_is_measured() -> None:
 
 def test_a_server_without_websockets_is_measured() -> None:
     with served("--echo", "--tcp") as url:
-        done = run(*TINY, url)
+        done = run_here(*TINY, url)
     assert done.returncode == 0, done.stderr.decode()
     assert f"{url}, 2 x 0.02 s" in done.stdout.decode()
 
@@ -74,7 +76,7 @@ def test_a_server_without_websockets_is_measured() -> None:
 @pytest.mark.parametrize("what", [("--sink",), ("--send", __file__)])
 def test_a_server_that_sends_nothing_back_is_told_of(what: tuple[str, ...]) -> None:
     with served(*what) as url:
-        done = run("bench", url, "--timeout", "0.5")
+        done = run_here("bench", url, "--timeout", "0.5")
     assert done.returncode == 1
     assert done.stdout == b""
     told = done.stderr.decode()
@@ -91,7 +93,7 @@ def test_a_server_that_does_not_speak_is_told_of(capsys: pytest.CaptureFixture[s
 
 def test_a_server_of_another_wire_is_told_of() -> None:
     with served("--echo", "--protocol", "yamux") as url:
-        done = run("bench", url)
+        done = run_here("bench", url)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr
     assert b"wsmux bench: " in done.stderr

@@ -15,7 +15,7 @@ from wsmux.cli.main import main, parser
 from wsmux.testing import FaultProxy
 
 from ..helpers.certificates import Certificates
-from ..helpers.commands import command, run, running, served
+from ..helpers.commands import command, run, run_here, running, served
 from ..helpers.ports import free_port
 from ..helpers.timeouts import WAIT
 
@@ -28,8 +28,17 @@ def port_of(url: str) -> int:
     return port
 
 
-@pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
-@pytest.mark.parametrize("carrier", [(), ("--tcp",)], ids=["websocket", "tcp"])
+@pytest.mark.parametrize(
+    ("carrier", "protocol"),
+    [
+        *(((), protocol) for protocol in ("wsmux", "yamux", "bymux")),
+        (("--tcp",), "yamux"),
+        *(
+            pytest.param(("--tcp",), protocol, marks=pytest.mark.wide)
+            for protocol in ("wsmux", "bymux")
+        ),
+    ],
+)
 def test_cat_brings_back_what_an_echo_server_got(carrier: tuple[str, ...], protocol: str) -> None:
     with served("--echo", "--protocol", protocol, *carrier) as url:
         done = run("cat", url, "--protocol", protocol, data=DATA)
@@ -46,7 +55,7 @@ def test_a_bridge_joins_wires_and_carriers() -> None:
         assert url.startswith("tcp://")
         assert bridged.startswith("ws://")
         for protocol in ("wsmux", "bymux"):
-            done = run("cat", bridged, "--protocol", protocol, data=DATA)
+            done = run_here("cat", bridged, "--protocol", protocol, data=DATA)
             assert (done.returncode, done.stderr) == (0, b"")
             assert done.stdout == DATA
 
@@ -74,10 +83,10 @@ def test_a_bridge_and_cat_offer_no_subprotocol_when_told() -> None:
         ) as bridged,
     ):
         cat = ("cat", bridged, "--protocol", "yamux", "--subprotocol")
-        done = run(*cat, "none", data=DATA)
+        done = run_here(*cat, "none", data=DATA)
         assert (done.returncode, done.stderr) == (0, b"")
         assert done.stdout == DATA
-        assert run(*cat, "other", data=DATA).returncode == 1
+        assert run_here(*cat, "other", data=DATA).returncode == 1
 
 
 def test_a_bridge_with_tls_on_both_sides(certificates: Certificates) -> None:
@@ -90,7 +99,7 @@ def test_a_bridge_with_tls_on_both_sides(certificates: Certificates) -> None:
     ):
         bridged = json.loads(told)["url"]
         assert bridged.startswith("wss://")
-        done = run("cat", bridged, *trust, data=DATA)
+        done = run_here("cat", bridged, *trust, data=DATA)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == DATA
 
@@ -152,6 +161,6 @@ def test_a_server_that_cannot_be_reached_is_named(capsys: pytest.CaptureFixture[
 
 
 def test_the_command_of_the_example_in_the_help_parses() -> None:
-    example = run("bridge", "--help").stdout.decode().partition("Example: ")[2].split()
+    example = run_here("bridge", "--help").stdout.decode().partition("Example: ")[2].split()
     assert example[:2] == ["wsmux", "bridge"]
     assert command(*example[1:])[-1] == "yamux"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..helpers.commands import PATIENCE, command, run, served
+from ..helpers.commands import PATIENCE, command, run, run_here, served
 from ..helpers.programs import needs
 from ..helpers.tunnel_server import served_by, tunnels
 
@@ -29,16 +29,16 @@ def test_stdin_and_stdout_are_the_commands(url: str) -> None:
 
 
 def test_stderr_and_the_exit_status_are_the_commands(url: str) -> None:
-    done = run("exec", "-d", url, "--", "sh", "-c", "echo out; echo err >&2; exit 42")
+    done = run_here("exec", "-d", url, "--", "sh", "-c", "echo out; echo err >&2; exit 42")
     assert (done.returncode, done.stdout, done.stderr) == (42, b"out\n", b"err\n")
 
 
 def test_a_command_that_a_signal_ended_tells_which(url: str) -> None:
-    assert run("exec", "-d", url, "--", "sh", "-c", "kill -9 $$").returncode == 137
+    assert run_here("exec", "-d", url, "--", "sh", "-c", "kill -9 $$").returncode == 137
 
 
 def test_a_command_need_not_read_its_stdin(url: str) -> None:
-    assert run("exec", url, "--", "sh", "-c", "exit 3", data=DATA).returncode == 3
+    assert run_here("exec", url, "--", "sh", "-c", "exit 3", data=DATA).returncode == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -79,7 +79,7 @@ def test_a_second_interrupt_ends_it_here(url: str) -> None:
 def test_a_program_that_is_not_allowed_fails_in_one_line(
     url: str, program: str, words: bytes
 ) -> None:
-    done = run("exec", url, "--", program)
+    done = run_here("exec", url, "--", program)
     assert (done.returncode, done.stdout) == (1, b"")
     assert words in done.stderr
     assert done.stderr.count(b"\n") == 1
@@ -87,7 +87,7 @@ def test_a_program_that_is_not_allowed_fails_in_one_line(
 
 def test_where_commands_are_not_enabled_it_fails_in_one_line() -> None:
     with tunnels(connect=["127.0.0.1:80"]) as server:
-        done = run("exec", server.url, "--", "cat")
+        done = run_here("exec", server.url, "--", "cat")
     assert done.returncode == 1
     assert done.stderr == b"wsmux exec: commands are not allowed here (403 not allowed)\n"
 

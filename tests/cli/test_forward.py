@@ -14,7 +14,7 @@ import redis
 
 import wsmux
 
-from ..helpers.commands import PATIENCE, command, run, running, served
+from ..helpers.commands import PATIENCE, command, run, run_here, running, served
 from ..helpers.redis_server import RedisServer
 from ..helpers.tunnel_inputs import GREETING, reply
 from ..helpers.tunnel_server import Echo, connected, receive_all, tunnels
@@ -125,7 +125,7 @@ def test_a_server_without_tunnels_is_told() -> None:
         stream.write(stream.read(1000))
 
     with wsmux.serve(stream_handler=echo) as server:
-        done = run("forward", server.url, "-R", "0:127.0.0.1:80")
+        done = run_here("forward", server.url, "-R", "0:127.0.0.1:80")
     assert done.returncode == 1
     assert done.stderr.startswith(b"wsmux forward: ")
     assert b"Traceback" not in done.stderr

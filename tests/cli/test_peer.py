@@ -89,13 +89,13 @@ def test_wrong_usage_is_told(twins: str, changes: dict[str, str | None], text: s
 
 
 def test_an_unknown_twin_is_told(twins: str) -> None:
-    result = run("peer", "-m", f"0x{9:064x}", "-k", "ed25519", "--twins", twins, *NOWHERE)
+    result = run_here("peer", "-m", f"0x{9:064x}", "-k", "ed25519", "--twins", twins, *NOWHERE)
     assert result.returncode == 1
     assert "no twin has the account" in result.stderr.decode()
 
 
 def test_a_wrong_key_type_is_told(twins: str) -> None:
-    result = run("peer", "-m", SECRET, "--twins", twins, *NOWHERE)
+    result = run_here("peer", "-m", SECRET, "--twins", twins, *NOWHERE)
     assert result.returncode == 1
     assert "give that type (-k ed25519)" in result.stderr.decode()
 
@@ -128,17 +128,17 @@ def test_echoes_show_that_two_twins_reach_each_other(network: tuple[str, ...]) -
         assert done.returncode == 0
         assert re.fullmatch(rb"3 of 3 echoes from 3, median [0-9.]+ ms\n", done.stdout)
         assert done.stderr.count(b"3: 7 bytes in ") == 3
-        told = json.loads(run(*asking, "--count", "1", "--json").stdout)
+        told = json.loads(run_here(*asking, "--count", "1", "--json").stdout)
         assert told["to"] == "3"
         assert [each > 0 for each in told["milliseconds"]] == [True]
 
 
 def test_echoes_that_fail_say_why(network: tuple[str, ...]) -> None:
     asking = ("peer", "echo", "--seed", SECRET, *network, "--count", "1")
-    done = run(*asking, "--to", "9")
+    done = run_here(*asking, "--to", "9")
     assert (done.returncode, done.stdout) == (1, b"0 of 1 echoes from 9\n")
     assert b"unknown twin id '9'" in done.stderr
-    done = run(*asking, "--to", "3", "--timeout", "0.5", "--json")  # which is not connected
+    done = run_here(*asking, "--to", "3", "--timeout", "0.5", "--json")  # which is not connected
     assert (done.returncode, json.loads(done.stdout)["milliseconds"]) == (1, [None])
     assert b"timed out waiting for the answer to 'echo'" in done.stderr
 
@@ -156,6 +156,6 @@ def test_echoes_are_asked_for_rightly(
     twins: str, secret: str, options: tuple[str, ...], text: bytes
 ) -> None:
     wanted = ("--mnemonic-file", secret, "-k", "ed25519", "--twins", twins)
-    done = run("peer", *options, *wanted, "--relay", "ws://localhost:9")
+    done = run_here("peer", *options, *wanted, "--relay", "ws://localhost:9")
     assert done.returncode == 2
     assert text in done.stderr

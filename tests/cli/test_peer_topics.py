@@ -51,7 +51,7 @@ def test_lines_of_stdin_are_messages(options: tuple[str, ...]) -> None:
 def test_a_message_of_the_command_line_is_printed_as_json_on_demand(
     options: tuple[str, ...],
 ) -> None:
-    done = run("peer", "publish", "news", "hello", "--json", *options)
+    done = run_here("peer", "publish", "news", "hello", "--json", *options)
     position = json.loads(done.stdout)["position"]
     with subscribed("peer", "subscribe", "news", *options, "--from", "oldest", "--json") as printed:
         told = json.loads(printed.readline())
@@ -98,6 +98,6 @@ def test_failures_say_why(
 def test_a_relay_that_is_not_there_is_told(options: tuple[str, ...], relay: RelayServer) -> None:
     relay.shutdown()
     for action in (("publish", "news", "x"), ("subscribe", "news")):
-        done = run("peer", *action, *options, "--timeout", "0.2")
+        done = run_here("peer", *action, *options, "--timeout", "0.2")
         assert done.returncode == 1
         assert b"no relay is connected" in done.stderr

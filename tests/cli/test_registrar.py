@@ -11,7 +11,7 @@ from wsmux.bus.twins.http import HttpTwins
 from wsmux.bus.wire.keys import Identity
 from wsmux.runtime.deadline import Deadline
 
-from ..helpers.commands import run, running
+from ..helpers.commands import run_here, running
 from ..helpers.raw_peer import WAIT
 
 
@@ -27,6 +27,6 @@ def test_it_serves_a_directory(tmp_path: Path, more: list[str]) -> None:
 
 
 def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    done = run("registrar", str(tmp_path), "--listen", "127.0.0.1:0")
+    done = run_here("registrar", str(tmp_path), "--listen", "127.0.0.1:0")
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"cannot be used" in done.stderr

@@ -178,7 +178,7 @@ def test_a_missing_package_is_told(twins: str, module: str) -> None:
 
 def test_a_port_that_is_taken_is_told(twins: str) -> None:
     with running("relay", "--twins", twins, "--listen", "127.0.0.1:0") as url:
-        done = run("relay", "--twins", twins, "--listen", url.removeprefix("ws://"))
+        done = run_here("relay", "--twins", twins, "--listen", url.removeprefix("ws://"))
     assert done.returncode == 1
     assert b"in use" in done.stderr
 

@@ -19,7 +19,7 @@ import pytest
 import wsmux
 
 from ..helpers.certificates import Certificates
-from ..helpers.commands import PATIENCE, command, run, served
+from ..helpers.commands import PATIENCE, command, run, run_here, served
 from ..helpers.ports import free_port
 
 # More than a window, so that credit must come back, and no multiple of anything.
@@ -41,11 +41,11 @@ def test_cat_brings_back_what_an_echo_server_got(echo: str) -> None:
 def test_cat_speaks_js_ws(echo: str) -> None:
     # Half a window is acknowledged to its last byte; the end of less is held back for seconds.
     data = DATA[: wsmux.Config().receive_window // 2]
-    assert run("cat", echo, "--protocol", "js-ws", data=data).stdout == data
+    assert run_here("cat", echo, "--protocol", "js-ws", data=data).stdout == data
 
 
 def test_cat_with_nothing_to_send_ends(echo: str) -> None:
-    done = run("cat", echo)
+    done = run_here("cat", echo)
     assert (done.returncode, done.stdout) == (0, b"")
 
 
@@ -76,7 +76,7 @@ def test_cat_shows_the_progress_of_a_file_when_asked(echo: str, tmp_path: Path) 
 
 
 def test_cat_shows_no_bar_unasked_when_stderr_is_no_terminal(echo: str) -> None:
-    assert run("cat", echo, data=b"x").stderr == b""
+    assert run_here("cat", echo, data=b"x").stderr == b""
 
 
 def test_progress_without_tqdm_names_what_to_install(echo: str) -> None:
@@ -104,7 +104,7 @@ def test_a_file_is_sent_to_each_stream(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(DATA)
     with served("--send", str(path)) as url:
-        assert run("cat", "-d", url).stdout == DATA
+        assert run_here("cat", "-d", url).stdout == DATA
         with_bar = run("cat", "--no-stdin", "--progress", url)
     assert with_bar.stdout == DATA
     assert b"1.18MB" in with_bar.stderr
@@ -112,32 +112,32 @@ def test_a_file_is_sent_to_each_stream(tmp_path: Path) -> None:
 
 def test_a_sink_answers_nothing() -> None:
     with served("--sink") as url:
-        done = run("cat", url, data=DATA)
+        done = run_here("cat", url, data=DATA)
     assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_listen_takes_a_stream_that_the_server_opens() -> None:
     with served("--echo", "--open") as url:
-        done = run("cat", "--listen", url, data=DATA)
+        done = run_here("cat", "--listen", url, data=DATA)
     assert (done.returncode, done.stdout) == (0, DATA)
 
 
 def test_serve_tells_url_and_port_in_json() -> None:
     with served("--echo", "--json") as line:
         told = json.loads(line)
-        assert run("cat", told["url"], data=b"x").stdout == b"x"
+        assert run_here("cat", told["url"], data=b"x").stdout == b"x"
         assert told["url"].endswith(str(told["port"]))
 
 
 def test_serve_refuses_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = run("serve", "--echo", "--port", str(taken.getsockname()[1]))
+        done = run_here("serve", "--echo", "--port", str(taken.getsockname()[1]))
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"in use" in done.stderr
 
 
 def test_serve_refuses_a_file_that_is_not_there() -> None:
-    done = run("serve", "--send", "/no/such/file")
+    done = run_here("serve", "--send", "/no/such/file")
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"/no/such/file" in done.stderr
 
@@ -156,7 +156,7 @@ def test_verbose_tells_of_each_stream_on_stderr(tmp_path: Path) -> None:
         command("serve", "--echo", "-v"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    run("cat", process.stdout.readline().strip(), data=b"five!")
+    run_here("cat", process.stdout.readline().strip(), data=b"five!")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert "5 bytes sent back" in errors
@@ -167,7 +167,7 @@ def test_verbose_tells_of_each_stream_on_stderr(tmp_path: Path) -> None:
 
 def test_cat_without_a_server_fails_in_one_line() -> None:
     port = free_port()
-    done = run("cat", f"ws://127.0.0.1:{port}/")
+    done = run_here("cat", f"ws://127.0.0.1:{port}/")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.count(b"\n") == 1
     assert done.stderr.startswith(b"wsmux cat: ")
@@ -175,7 +175,7 @@ def test_cat_without_a_server_fails_in_one_line() -> None:
 
 def test_cat_gives_up_a_silent_server_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        done = run("cat", "--timeout", "0.3", f"ws://127.0.0.1:{listener.getsockname()[1]}/")
+        done = run_here("cat", "--timeout", "0.3", f"ws://127.0.0.1:{listener.getsockname()[1]}/")
     assert done.returncode == 1
     assert b"time" in done.stderr
 
@@ -183,7 +183,7 @@ def test_cat_gives_up_a_silent_server_in_time() -> None:
 def test_cat_gives_up_a_silent_stream_in_time() -> None:
     silent = threading.Event()
     with wsmux.serve(stream_handler=lambda stream: silent.wait()) as server:
-        done = run("cat", "-d", "--timeout", "0.3", server.url)
+        done = run_here("cat", "-d", "--timeout", "0.3", server.url)
         silent.set()
     assert done.returncode == 1
     assert b"timed out" in done.stderr
@@ -203,7 +203,7 @@ def test_cat_is_not_idle_while_it_sends(tmp_path: Path) -> None:
 
 def test_cat_fails_when_the_stream_is_reset() -> None:
     with wsmux.serve(stream_handler=lambda stream: stream.reset(99)) as server:
-        done = run("cat", server.url, data=DATA)
+        done = run_here("cat", server.url, data=DATA)
     assert done.returncode == 1
     assert b"99" in done.stderr
 
@@ -218,7 +218,7 @@ def test_cat_sends_headers() -> None:
             stream.close()
 
     with wsmux.serve(handle) as server:
-        run("cat", "--header", "X-One: 1", "--header", "X-Two: 2", server.url)
+        run_here("cat", "--header", "X-One: 1", "--header", "X-Two: 2", server.url)
     assert seen == ["1", "2"]
 
 
@@ -268,13 +268,13 @@ def test_cat_trusts_the_authority_it_is_told_of(tls: tuple[Path, list[str]]) -> 
     authority, files = tls
     with served("--echo", *files) as url:
         assert url.startswith("wss://")
-        done = run("cat", "--cafile", str(authority), url, data=DATA)
+        done = run_here("cat", "--cafile", str(authority), url, data=DATA)
         assert (done.returncode, done.stdout) == (0, DATA)
 
 
 def test_cat_refuses_an_unknown_certificate_unless_insecure(tls: tuple[Path, list[str]]) -> None:
     with served("--echo", *tls[1]) as url:
-        refused = run("cat", url, data=b"x")
+        refused = run_here("cat", url, data=b"x")
         assert (refused.returncode, refused.stdout) == (1, b"")
         assert b"certificate" in refused.stderr.lower()
-        assert run("cat", "--insecure", url, data=b"x").stdout == b"x"
+        assert run_here("cat", "--insecure", url, data=b"x").stdout == b"x"

@@ -16,7 +16,7 @@ from wsmux.cli.main import main
 from wsmux.cli.terminal import CommandError
 from wsmux.cli.tokens import MAX_FILE, VARIABLE, token, tokens
 
-from ..helpers.commands import PATIENCE, run, running, served
+from ..helpers.commands import PATIENCE, run, run_here, running, served
 from ..helpers.raw_peer import read_head, request
 from ..helpers.tunnel_server import Echo, connected, receive_all
 
@@ -239,7 +239,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_exec_sends_the_token_of_a_file_or_the_environment(guarded: str, path: Path) -> None:
-    done = run("exec", "--token-file", str(path), guarded, "--", "cat", data=b"hello")
+    done = run_here("exec", "--token-file", str(path), guarded, "--", "cat", data=b"hello")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"hello", b"")
     environment = {**os.environ, VARIABLE: "another"}
     assert run("exec", guarded, "--", "cat", data=b"hello", env=environment).stdout == b"hello"
@@ -266,15 +266,15 @@ def test_forward_sends_the_token(guarded: str, path: Path) -> None:
 
 
 def test_doctor_sends_the_token(guarded: str, path: Path) -> None:
-    done = run("doctor", "--idle", "0.1", "--token-file", str(path), guarded)
+    done = run_here("doctor", "--idle", "0.1", "--token-file", str(path), guarded)
     assert done.returncode == 0, done.stdout
     assert b"both name wsmux.v1" in done.stdout
 
 
 def test_what_is_not_for_tunnels_may_have_a_token_too(path: Path) -> None:
     with served("--echo", "--token-file", str(path)) as url:
-        assert run("cat", "--token-file", str(path), url, data=b"hello").stdout == b"hello"
-        assert b"answered 401" in run("cat", url, data=b"hello").stderr
+        assert run_here("cat", "--token-file", str(path), url, data=b"hello").stdout == b"hello"
+        assert b"answered 401" in run_here("cat", url, data=b"hello").stderr
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from wsmux.bus.twins.sources import FileTwins
 from wsmux.bus.wire.keys import Identity
 from wsmux.runtime.deadline import Deadline
 
-from ..helpers.commands import run
+from ..helpers.commands import run, run_here
 from ..helpers.raw_peer import WAIT
 
 
 def test_a_new_twin_is_in_the_file(tmp_path: Path) -> None:
     twins, name = tmp_path / "twins.json", tmp_path / "alice"
     given = ("twin", "new", str(name), "--twins", str(twins), "--relay", "Localhost")
-    assert run(*given).stdout == b"1\n"
+    assert run_here(*given).stdout == b"1\n"
     secret = tmp_path / "alice.mnemonic"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     identity = Identity.from_secret(secret.read_text(), "ed25519")
@@ -36,7 +36,7 @@ def test_a_new_twin_is_in_the_file(tmp_path: Path) -> None:
 
 def test_the_next_twin_has_the_next_number(tmp_path: Path) -> None:
     for number, name in enumerate(("alice", "bob"), 1):
-        done = run(
+        done = run_here(
             *("twin", "new", str(tmp_path / name), "--twins", str(tmp_path / "t"), "--json"),
             *("-k", "sr25519"),
         )
@@ -58,11 +58,11 @@ def test_a_secret_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_a_registrar_gives_the_number_also_after_a_failure(tmp_path: Path) -> None:
     given = ("twin", "new", str(tmp_path / "alice"), "--relay", "relay.test", "--registrar")
-    failed = run(*given, "http://127.0.0.1:9")
+    failed = run_here(*given, "http://127.0.0.1:9")
     assert failed.returncode == 1
     assert b"--again" in failed.stderr
     with serve_registrar(tmp_path / "twins.db") as server:
-        assert run(*given, server.url, "--again").stdout == b"1\n"
+        assert run_here(*given, server.url, "--again").stdout == b"1\n"
         twins = HttpTwins(server.url)
         found = twins.get(1, Deadline(WAIT))
         twins.close()
@@ -82,7 +82,7 @@ def test_a_registrar_gives_the_number_also_after_a_failure(tmp_path: Path) -> No
     ],
 )
 def test_wrong_usage_is_told(tmp_path: Path, arguments: list[str], text: bytes) -> None:
-    done = run("twin", "new", str(tmp_path / "alice"), *arguments)
+    done = run_here("twin", "new", str(tmp_path / "alice"), *arguments)
     assert (done.returncode, text in done.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []
 

@@ -16,7 +16,7 @@ from wsmux.durable import DurableHandler, FileOffsets, ReceivedStream
 from wsmux.flask import Mux
 from wsmux.flask import uploads as flask_uploads
 
-from ..helpers.commands import PATIENCE, command, run, served
+from ..helpers.commands import PATIENCE, command, run, run_here, served
 from ..helpers.durable import MemoryOffsets
 from ..helpers.ports import free_port
 from ..helpers.timeouts import WAIT
@@ -41,10 +41,10 @@ def test_a_file_arrives_and_is_named(file: Path, tmp_path: Path) -> None:
         assert name.startswith("photos-")
         assert name.endswith(".tar.gz")
         assert (folder / name).read_bytes() == DATA
-        again = run("upload", str(file), url)
+        again = run_here("upload", str(file), url)
         assert again.stdout.decode().strip() == name
         file.write_bytes(DATA[:-1])
-        other = run("upload", str(file), url)
+        other = run_here("upload", str(file), url)
         assert other.stdout.decode().strip() != name
         assert (folder / name).read_bytes() == DATA
 
@@ -57,7 +57,7 @@ def test_the_server_prints_the_path_of_each_file(file: Path, tmp_path: Path) -> 
     with process:
         try:
             url = process.stdout.readline().strip()
-            assert run("upload", str(file), url, "--name", "a").returncode == 0
+            assert run_here("upload", str(file), url, "--name", "a").returncode == 0
             assert process.stdout.readline() == f"{tmp_path / 'a'}\n"
         finally:
             process.kill()
@@ -65,9 +65,9 @@ def test_the_server_prints_the_path_of_each_file(file: Path, tmp_path: Path) -> 
 
 def test_a_name_that_another_file_has_is_refused(file: Path, tmp_path: Path) -> None:
     with served("--uploads", str(tmp_path / "in")) as url:
-        assert run("upload", str(file), url, "--name", "a").returncode == 0
+        assert run_here("upload", str(file), url, "--name", "a").returncode == 0
         file.write_bytes(b"changed")
-        done = run("upload", str(file), url, "--name", "a")
+        done = run_here("upload", str(file), url, "--name", "a")
     assert done.returncode == 1
     assert done.stderr.decode().startswith("wsmux upload: the receiver refuses the durable stream")
     assert "there is a file 'a', which stays" in done.stderr.decode()
@@ -101,14 +101,14 @@ def test_a_server_that_is_away_is_waited_for(file: Path, tmp_path: Path) -> None
 
 
 def test_a_server_that_stays_away_is_given_up(file: Path) -> None:
-    done = run("upload", "--timeout", "0.2", str(file), f"ws://127.0.0.1:{free_port()}")
+    done = run_here("upload", "--timeout", "0.2", str(file), f"ws://127.0.0.1:{free_port()}")
     assert done.returncode == 1
     assert b"wsmux upload: cannot connect to" in done.stderr
 
 
 def test_a_server_that_takes_no_uploads_is_told_apart_at_once(file: Path) -> None:
     with served("--echo") as url:
-        done = run("upload", str(file), url)
+        done = run_here("upload", str(file), url)
     assert done.returncode == 1
     assert b"a receiver of durable streams answers with" in done.stderr
     assert b"trying again" not in done.stderr
@@ -135,7 +135,7 @@ def test_a_file_that_changes_meanwhile_is_told_of(file: Path, change: str) -> No
     handler = DurableHandler(handle, offsets=MemoryOffsets())
     config = wsmux.Config(receive_window=65536)  # less than the file, so that it is read later
     with wsmux.serve(stream_handler=handler, config=config) as server:
-        done = run("upload", str(file), server.url)
+        done = run_here("upload", str(file), server.url)
     assert done.returncode == 1
     words = "became shorter while" if change == "cut" else "has changed while"
     assert words in done.stderr.decode()
@@ -149,7 +149,7 @@ def test_a_file_that_changes_meanwhile_is_told_of(file: Path, change: str) -> No
 def test_only_files_are_uploaded(make: object, words: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     make(path)  # type: ignore[operator]
-    done = run("upload", str(path), "ws://127.0.0.1:1")
+    done = run_here("upload", str(path), "ws://127.0.0.1:1")
     assert done.returncode == 2
     assert words in done.stderr.decode()
 
@@ -167,7 +167,7 @@ def test_a_route_receives_files(file: Path, tmp_path: Path) -> None:
     )
     with serving(app) as port:
         url = f"ws://127.0.0.1:{port}/uploads/ann"
-        assert run("upload", str(file), url, "--name", "a").returncode == 0
+        assert run_here("upload", str(file), url, "--name", "a").returncode == 0
         mux.shutdown(WAIT)
     assert finished == [(tmp_path / "in" / "a", "ann")]
     assert finished[0][0].read_bytes() == DATA
@@ -178,7 +178,7 @@ def test_a_route_of_a_mux_has_its_bounds(file: Path, tmp_path: Path) -> None:
     mux = Mux(app)
     assert flask_uploads(mux, "/in", tmp_path / "in", max_size=1000) is mux
     with serving(app) as port:
-        done = run("upload", str(file), f"ws://127.0.0.1:{port}/in")
+        done = run_here("upload", str(file), f"ws://127.0.0.1:{port}/in")
         mux.shutdown(WAIT)
     assert done.returncode == 1
     assert "1000 are allowed" in done.stderr.decode()
@@ -198,7 +198,7 @@ def test_a_finished_file_is_told_of_again_if_that_failed(
 
     mux = flask_uploads(app, "/in", tmp_path / "in", finished=finished)
     with serving(app) as port:
-        done = run("upload", str(file), f"ws://127.0.0.1:{port}/in", "--name", "a")
+        done = run_here("upload", str(file), f"ws://127.0.0.1:{port}/in", "--name", "a")
         mux.shutdown(WAIT)
     assert done.returncode == 0
     assert calls == [tmp_path / "in" / "a"] * 2
@@ -209,5 +209,5 @@ def test_file_offsets_are_usable_without_flask(file: Path, tmp_path: Path) -> No
     offsets = FileOffsets(tmp_path / "in")
     handler = DurableHandler(offsets.receive, offsets=offsets)
     with wsmux.serve(stream_handler=handler) as server:
-        assert run("upload", str(file), server.url, "--name", "a").returncode == 0
+        assert run_here("upload", str(file), server.url, "--name", "a").returncode == 0
     assert (tmp_path / "in" / "a").read_bytes() == DATA

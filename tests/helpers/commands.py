@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 from wsmux.cli.main import main
@@ -41,20 +41,31 @@ def run(
     return subprocess.run(program, capture_output=True, check=False, **stdin, **options)
 
 
-def run_here(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a command that ends by itself and reads nothing, in this process: none has to start."""
-    output, errors = io.StringIO(), io.StringIO()
+def run_here(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run a command that ends by itself, in this process: none has to start.
+
+    Stdin is a file of ``data``; stdout and stderr are files too, and no terminals.
+    """
     root, handler = logging.getLogger(), signal.getsignal(signal.SIGTERM)
-    handlers, level = root.handlers[:], root.level
-    try:
-        with redirect_stdout(output), redirect_stderr(errors):
-            status = main(arguments)
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        root.handlers[:] = handlers
-        root.setLevel(level)
-    said, complained = output.getvalue().encode(), errors.getvalue().encode()
-    return subprocess.CompletedProcess(arguments, status, said, complained)
+    handlers, level, stdin = root.handlers[:], root.level, sys.stdin
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as said, TemporaryFile("w+") as told:
+        given.buffer.write(data)
+        given.seek(0)
+        try:
+            sys.stdin = given
+            with redirect_stdout(said), redirect_stderr(told):
+                status = main(arguments)
+        finally:
+            sys.stdin = stdin
+            signal.signal(signal.SIGTERM, handler)
+            root.handlers[:] = handlers
+            root.setLevel(level)
+        results = []
+        for each in (said, told):
+            each.flush()
+            each.buffer.seek(0)
+            results.append(each.buffer.read())
+    return subprocess.CompletedProcess(arguments, status, *results)
 
 
 def children(process: subprocess.Popen[bytes]) -> int:
