@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -43,7 +44,9 @@ def examples(module: ModuleType) -> int:
 
 @pytest.mark.parametrize("name", ["wsmux", *pure_python_modules()])
 def test_the_examples_run(name: str) -> None:
-    assert doctest.testmod(imported(name)).failed == 0
+    module = imported(name)
+    if ">>>" in Path(str(module.__file__)).read_text():
+        assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,18 @@ ALONE = [path for path in EXAMPLES if "browser" not in path.stem]
 PATIENCE, SPARK_PATIENCE = 120, 240
 
 
+# Run in a process of its own each time: the first of all, and one whose cluster ends with it.
+STARTED = ("01_echo", "27_file_drop")
+
+
 def to_run(path: Path) -> Any:
-    """Return the parameter of a test that runs an example."""
-    marks = [pytest.mark.spark, pytest.mark.hang_bound(SPARK_PATIENCE + 10)]
-    return pytest.param(path, id=path.stem, marks=marks if with_spark(path) else [])
+    """Return the parameter of a test that starts an example."""
+    marks: list[pytest.MarkDecorator] = []
+    if with_spark(path):
+        marks = [pytest.mark.spark, pytest.mark.hang_bound(SPARK_PATIENCE + 10)]
+    elif path.stem not in STARTED:
+        marks = [pytest.mark.wide]
+    return pytest.param(path, id=path.stem, marks=marks)
 
 
 def with_spark(path: Path) -> bool:
@@ -42,6 +53,19 @@ def test_example_prints_what_it_says(path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected_output(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in ALONE if not with_spark(path) and path.stem != "27_file_drop"],
+    ids=lambda path: path.stem,
+)
+def test_example_prints_the_same_in_this_process(path: Path) -> None:
+    """Starting a process takes longer than most examples, so those run wide."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        runpy.run_path(str(path), run_name="__main__")
+    assert output.getvalue() == expected_output(path.read_text())
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

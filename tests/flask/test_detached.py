@@ -155,8 +155,17 @@ def told(connection: wsmux.Connection) -> int | None:
     return connection.close_code
 
 
-@pytest.mark.parametrize("drain", [0.5, None], ids=["drained", "at exit"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("drain", "number"),
+    [
+        pytest.param(0.5, signal.SIGTERM, id="drained, stopped"),
+        pytest.param(0.5, signal.SIGHUP, id="drained, reloaded"),
+        pytest.param(0.5, signal.SIGINT, id="drained, stopped at once", marks=pytest.mark.wide),
+        pytest.param(None, signal.SIGTERM, id="at exit, stopped"),
+        pytest.param(None, signal.SIGHUP, id="at exit, reloaded", marks=pytest.mark.wide),
+        pytest.param(None, signal.SIGINT, id="at exit, stopped at once"),
+    ],
+)
 def test_a_stop_and_a_reload_close_with_1001(drain: float | None, number: signal.Signals) -> None:
     with (
         site(drain=drain) as (process, url),
