@@ -45,7 +45,7 @@ def examples(module: ModuleType) -> int:
 @pytest.mark.parametrize("name", ["wsmux", *pure_python_modules()])
 def test_the_examples_run(name: str) -> None:
     module = imported(name)
-    if ">>>" in Path(str(module.__file__)).read_text():
+    if ">>>" in Path(str(module.__file__)).read_text():  # else looking for them takes longer
         assert doctest.testmod(module).failed == 0
 
 

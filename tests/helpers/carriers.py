@@ -79,9 +79,9 @@ class Carrier(NamedTuple):
 
     @property
     def usual(self) -> bool:
-        """Whether plain runs have it: every wire over one carrier, nearly every carrier in one."""
-        usual = self.protocol == "wsmux" and self.name not in ("werkzeug", "gunicorn-gevent")
-        return self.name == "socketpair" or usual
+        """Whether plain runs have it: every wire over one carrier, one wire over each kind."""
+        others = ("ws", "wss", "gunicorn-gthread", "gevent-pywsgi")
+        return self.name == "socketpair" or (self.protocol == "wsmux" and self.name in others)
 
 
 IN_PROCESS = [

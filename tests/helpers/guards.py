@@ -22,9 +22,11 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take the tests themselves off the garbage collector, which else looks at all of them."""
+    """Take the tests themselves off the garbage collector, which else looks at all of them.
+
+    With what garbage there is: to look for it takes longer than all that it would free is worth.
+    """
     gc.enable()
-    gc.collect()
     gc.freeze()
 
 

@@ -14,6 +14,7 @@ from wsmux.endpoints.acceptor import Acceptor
 from .scripted import WAIT
 
 __all__ = [
+    "pause",
     "polls",
     "threads_of",
     "wait_for",
@@ -24,15 +25,22 @@ __all__ = [
 
 T = TypeVar("T")
 
-PAUSE = 0.001
+# Seconds between two looks: a part of those waited so far, so that long waits cost little.
+SHORTEST, LONGEST = 0.001, 0.02
+PART = 0.05
+
+
+def pause(since: float) -> None:
+    """Sleep before the next look, in a wait that began then."""
+    time.sleep(min(max(SHORTEST, PART * (time.monotonic() - since)), LONGEST))
 
 
 def wait_for(condition: Callable[[], object], timeout: float = WAIT) -> None:
     """Return when ``condition()`` is true; fail after ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
+    start = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(PAUSE)
+        assert time.monotonic() < start + timeout, "the condition did not come true in time"
+        pause(start)
 
 
 def wait_for_value(value: Callable[[], T], wanted: T, timeout: float = WAIT) -> None:
@@ -40,10 +48,10 @@ def wait_for_value(value: Callable[[], T], wanted: T, timeout: float = WAIT) -> 
 
     Several conditions at once are a tuple of their values, of which one sees what was missing.
     """
-    deadline = time.monotonic() + timeout
+    start = time.monotonic()
     while (found := value()) != wanted:
-        assert time.monotonic() < deadline, f"{found} after {timeout:g} s, not {wanted}"
-        time.sleep(PAUSE)
+        assert time.monotonic() < start + timeout, f"{found} after {timeout:g} s, not {wanted}"
+        pause(start)
 
 
 def wait_for_reader(connection: wsmux.Connection, count: int = 1) -> None:

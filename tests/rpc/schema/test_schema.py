@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsmux.rpc.schema import Schema, validator
+from wsmux.rpc.schema import MAX_KEPT_SIZE, Schema, validator
 from wsmux.rpc.schema.dialect import MAX_NAME, MAX_TEXT, TOO_DEEP, TOO_LONG
 from wsmux.rpc.schema.validator import FIRST_ERRORS, MAX_ERRORS
 from wsmux.rpc.wire.values import BigInt
@@ -662,3 +662,15 @@ def test_schemas_mean_what_the_plain_library_says(
 def test_no_value_raises(schema: Any, value: Any) -> None:
     whole = {"$defs": {"x": True, "y": {"type": "string"}}, "items": schema, "not": schema}
     Schema(whole).check([value, {1: value}])
+
+
+@pytest.mark.parametrize(("size", "compiled"), [(1, 1), (MAX_KEPT_SIZE, 2)], ids=["short", "long"])
+def test_equal_schemas_are_compiled_once_if_they_are_short(
+    size: int, compiled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    standard = validator.standard
+    monkeypatch.setattr(validator, "standard", lambda each: standard(seen.append(each) or each))
+    for _ in range(2):
+        assert not fits({"const": f"of this test alone, {'x' * size}"}, "another")
+    assert len(seen) == compiled

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.hints import how_to_install
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["JsonSchema", "Schema"]
 
 JsonSchema = Mapping[str, Any] | bool
+
+# Schemas kept for equal ones that are made later, and the characters of JSON that each may have.
+MAX_KEPT = 256
+MAX_KEPT_SIZE = 4096
 
 
 class Schema:
@@ -96,8 +101,17 @@ def _copy(json_schema: Any) -> Any:
 
 
 def _checker(json_schema: Any) -> Checker:
+    text = json.dumps(json_schema)
+    return _kept(text) if len(text) <= MAX_KEPT_SIZE else _compiled(text)
+
+
+def _compiled(text: str) -> Checker:
     try:
         from .validator import Checker  # needs jsonschema, an optional package
     except ImportError as error:
         raise ImportError(f"validating values needs jsonschema: {how_to_install('rpc')}") from error
-    return Checker(json_schema)
+    return Checker(json.loads(text))
+
+
+# To compile a schema takes a millisecond or more, and the procedures of a service share many.
+_kept = lru_cache(MAX_KEPT)(_compiled)
