@@ -674,3 +674,8 @@ def test_equal_schemas_are_compiled_once_if_they_are_short(
     for _ in range(2):
         assert not fits({"const": f"of this test alone, {'x' * size}"}, "another")
     assert len(seen) == compiled
+
+
+def test_a_word_of_an_enum_beside_what_is_wrong_is_right() -> None:
+    schema = {"properties": {"word": {"enum": ["so"]}, "none": LEAF}}
+    assert [path for path, _ in messages(schema, {"word": "so", "none": 1})] == ["/none"]
