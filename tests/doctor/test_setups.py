@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 import wsmux
-from wsmux.doctor import Status, Step
+from wsmux.doctor import Status, Step, line
 
 from ..helpers.broken_setups import (
     SHORT,
@@ -113,7 +113,8 @@ def test_a_cut_of_idle_connections() -> None:
     assert "ping_interval=" in step.fix
 
 
-def test_a_small_message_limit() -> None:
+def test_a_small_message_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "LOAD_TIME", 0.1)
     with echoing() as server, playing(small_messages(server.port, 20_000)) as port:
         report = examined(local(port), echo=True)
     step = next(step for step in report.steps if step.name == "message limit")
@@ -123,7 +124,8 @@ def test_a_small_message_limit() -> None:
     assert "max_frame_size=16368" in step.fix
 
 
-def test_a_gateway_that_takes_frames_of_32_kib() -> None:
+def test_a_gateway_that_takes_frames_of_32_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "LOAD_TIME", 0.1)
     with echoing() as server, playing(small_messages(server.port, 32 * 1024)) as port:
         report = examined(local(port), echo=True)
     step = next(step for step in report.steps if step.name == "message limit")

@@ -13,7 +13,7 @@ from ..helpers.marking import wide
 @pytest.mark.parametrize("how", STANDS)
 @pytest.mark.parametrize("protocol", ["wsmux", *wide("js-ws", "yamux", "bymux")])
 def test_nothing_of_an_ended_connection_is_alive(protocol: str, how: str) -> None:
-    figures = run("ended_connections", protocol, 25, how)
+    figures = run("ended_connections", protocol, 10, how)
     assert figures["alive"] == {}
 
 
