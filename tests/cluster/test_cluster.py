@@ -23,6 +23,7 @@ from wsmux.exceptions import ConcurrencyError, StreamReset
 from wsmux.runtime.parking import OneShotEvent
 
 from ..helpers.interrupts import interrupted_at
+from ..helpers.marking import wide
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_value
@@ -379,7 +380,7 @@ def test_an_interrupted_read_loses_no_more_than_its_message() -> None:
         assert number > 5
 
 
-@pytest.mark.parametrize("nodes", ["alone", "unix"], indirect=True)
+@pytest.mark.parametrize("nodes", ["unix", *wide("alone")], indirect=True)
 def test_dropped_messages_are_told(nodes: Nodes) -> None:
     one, two = nodes
     first = one.publish("news", b"0")
