@@ -14,9 +14,15 @@ from .certificates import Certificates
 from .programs import needs
 from .raw_peer import WAIT
 
-__all__ = ["PAGE", "documented", "nginx"]
+__all__ = ["PAGE", "TEMPORARY", "configured", "documented", "nginx"]
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "howto" / "flask.md"
+
+# Folders that nginx makes, and that only root may have elsewhere.
+TEMPORARY = "".join(
+    f"{name}_temp_path {{folder}}/{name};"
+    for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+)
 
 CONFIGURATION = """
 daemon off;
@@ -26,11 +32,7 @@ error_log stderr warn;
 events {{ worker_connections 64; }}
 http {{
     access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
+    {temporary}
     server {{
         listen 127.0.0.1:{port}{tls};
         {location}
@@ -53,32 +55,48 @@ def nginx(
     certificates: Certificates | None = None,
     main: str = "",
 ) -> Iterator[int]:
-    """Run nginx in front of a port; give its own.
-
-    It inherits the socket, as from the program that it follows in an upgrade of itself. So clients
-    may connect before it has started, and nobody else gets the port.
-    """
+    """Run nginx in front of a port; give its own, to which clients may connect at once."""
     [there] = re.findall(r"proxy_pass http://([\w.]+:\d+);", location)
     tls = ""
     if certificates is not None:
         tls = f" ssl; ssl_certificate {certificates.chain}; ssl_certificate_key {certificates.key}"
-    executable = needs("nginx")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    location = location.replace(there, f"127.0.0.1:{behind}")
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    text = CONFIGURATION.format(
+        folder=folder,
+        port=port,
+        tls=tls,
+        location=location,
+        main=main,
+        temporary=TEMPORARY.format(folder=folder),
+    )
+    with configured(folder, text, listener):
+        yield port
+
+
+@contextmanager
+def configured(
+    folder: Path, text: str, listener: socket.socket
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run nginx with a whole configuration, which stays in the foreground.
+
+    It inherits the socket of the address that it listens on, as from the program that it follows in
+    an upgrade of itself. So clients may connect before it has started, and nobody else gets the
+    port. The socket is closed here.
+    """
+    with listener:
         written = folder / "nginx.conf"
-        location = location.replace(there, f"127.0.0.1:{behind}")
-        written.write_text(
-            CONFIGURATION.format(folder=folder, port=port, tls=tls, location=location, main=main)
-        )
+        written.write_text(text)
         process = subprocess.Popen(
-            [executable, "-c", written, "-p", folder],
+            [needs("nginx"), "-c", written, "-p", folder],
             env=os.environ | {"NGINX": f"{listener.fileno()};"},
             pass_fds=[listener.fileno()],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
     try:
-        yield port
+        yield process
     finally:
         process.terminate()
         _, told = process.communicate(timeout=WAIT)

@@ -20,7 +20,13 @@ __all__ = ["VARIABLE", "absent", "needs", "package", "required"]
 VARIABLE = "WSMUX_REQUIRE"
 
 # Debian's packages, where they are not called as the program is.
-DEBIAN = {"cat": "coreutils", "ip": "iproute2", "node": "nodejs", "sh": "dash"}
+DEBIAN = {
+    "cat": "coreutils",
+    "ip": "iproute2",
+    "node": "nodejs",
+    "sh": "dash",
+    "systemd-analyze": "systemd",
+}
 
 
 def required(what: str) -> bool:

@@ -33,10 +33,13 @@ class RedisServer(KillableProcess):
         url: where it listens.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, durable: bool = False, configuration: Path | None = None
+    ) -> None:
         super().__init__()
         self._port = free_port()
         self._folder = folder
+        self._configuration = [] if configuration is None else [str(configuration)]
         self._options = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
         self.url = f"redis://127.0.0.1:{self._port}/0"
 
@@ -50,8 +53,8 @@ class RedisServer(KillableProcess):
     def start(self) -> None:
         """Start it, and wait until it answers; skip the test where there is no Redis."""
         self._process = subprocess.Popen(
-            [needs("redis-server"), "--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
-            + ["--dir", str(self._folder), *self._options],
+            [needs("redis-server"), *self._configuration, "--port", str(self._port)]
+            + ["--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder), *self._options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
