@@ -86,6 +86,8 @@ def configured(
     port. The socket is closed here.
     """
     with listener:
+        # nginx leaves that as it is, and of two workers one would wait for the client of the other.
+        listener.setblocking(False)
         written = folder / "nginx.conf"
         written.write_text(text)
         process = subprocess.Popen(
