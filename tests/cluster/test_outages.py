@@ -14,10 +14,10 @@ import pytest
 from wsmux.cluster import Cluster, NotConnected, TopicGap, Unreachable
 from wsmux.cluster import cluster as cluster_module
 from wsmux.cluster import directory as directory_module
-from wsmux.cluster import links as links_module
 from wsmux.cluster.directory import Directory
 from wsmux.cluster.links import socket_folder
 from wsmux.exceptions import ForkedError
+from wsmux.runtime import unix_sockets
 
 from ..helpers.cluster_nodes import LEASE, start_node
 from ..helpers.redis_server import RedisServer
@@ -86,7 +86,7 @@ def test_a_process_that_exits_without_leaving_is_forgotten_at_once(
 def test_the_socket_of_a_killed_process_is_removed(
     server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links_module, "LEFT_AFTER", -1.0)
+    monkeypatch.setattr(unix_sockets, "LEFT_AFTER", -1.0)
     with Cluster(server.url, namespace=namespace) as cluster:
         process = start_node(server.url, namespace, "user:1")
         (found,) = cluster.who("user:1")

@@ -238,8 +238,15 @@ def test_errors_as_results(gate: Gate) -> None:
 
 
 def test_a_call_out_of_time_is_cancelled(simple: rpc.Client, gate: Gate) -> None:
-    with pytest.raises(TimeoutError, match=r"test\.hangs did not answer in time"):
-        simple.rpc("test", "hangs", None, timeout=0.05)
+    failures, timeout = [], 0.05
+    while not gate.begun:  # a call that is over before its handler begins has none
+        try:
+            simple.rpc("test", "hangs", None, timeout=timeout)
+        except TimeoutError as error:
+            failures.append(str(error))
+        timeout *= 4
+    # A call may return if the handler of the one before has begun just then, and lets it go.
+    assert set(failures) == {"test.hangs did not answer in time; it was cancelled"}
     assert gate.over.wait(WAIT)  # the server was told, though the handler still runs
 
 
