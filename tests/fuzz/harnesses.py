@@ -11,7 +11,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from wsmux.bus.errors import BusError, TokenRefused
@@ -414,6 +414,7 @@ class _Door(Server):
         self._origins = None
         self.url = "ws://door"
         self._access = Access(None)
+        self._authorize = self._users = None
         self._sessions = None
         self._admission = Admission(self._config, self.url)
         self._threads = {}
@@ -422,7 +423,8 @@ class _Door(Server):
         """Return the socket of a client that got 101."""
         here = threading.current_thread()
         self._threads[here] = self._admission.arrive("192.0.2.1")
-        self._shake_hands(sock, ("192.0.2.1", 1))
+        with ExitStack() as held:
+            self._shake_hands(sock, ("192.0.2.1", 1), held)
         self._let_go(here)
         return self.taker.socket
 

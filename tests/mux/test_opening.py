@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 import wsmux
+from wsmux.protocols import native
 from wsmux.transport.message_transport import MessageTransport
 
 from ..helpers.carriers import IN_PROCESS, ON_SOME, Carrier, Ends
@@ -114,6 +115,7 @@ def test_closing_a_stream_does_not_wake_the_io_thread_each_time(
     join_ends: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its timer is later than that of another stream."""
+    monkeypatch.setattr(native, "JS_WS_CLOSE_DELAY", 30.0)  # later than the end of the test
     ends = join_ends(client={"config": wsmux.Config(close_timeout=30.0)})
     woken: list[int] = []
     wake = MessageTransport.wake

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ..config import Resume
 from ..exceptions import HandshakeError, NoThreadError, WsmuxError
@@ -36,7 +36,9 @@ from ..runtime.files import private_folder
 from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from ..transport.resumable_transport import Carrier, ResumableTransport
-from .handover import TakeOver, hand_over
+
+if TYPE_CHECKING:
+    from .handover import TakeOver
 
 __all__ = ["ResumableSessions"]
 
@@ -219,6 +221,8 @@ class ResumableSessions:
         with self._listening:
             if self._take_over is not None or self._stopping:
                 return
+            from .handover import TakeOver  # not needed by clients
+
             try:
                 self._take_over = TakeOver(
                     self._workers, self._epoch, self._check, self._resumed_elsewhere
@@ -235,6 +239,8 @@ class ResumableSessions:
         self, sock: socket.socket, hello: Hello, message: bytes, deadline: Deadline, passes: bool
     ) -> OneShotEvent:
         """Pass a client to the process that has its session."""
+        from .handover import hand_over
+
         assert self._workers is not None
         if not passes:
             if not self._told:
