@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wsmux.rpc import RiverError
+from wsmux.spark.store import directory as directory_module
 from wsmux.spark.store.directory import open_directory, read_object, temporary_directory
 
 BAD = {
@@ -31,6 +32,22 @@ def test_a_directory_of_other_things_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(RiverError, match="is no store"):
         open_directory(tmp_path)
     assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_two_processes_may_make_a_store_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(path: Path, shown: str) -> object:
+        """Return what is there, and have the other process come first all the same."""
+        found = read_object(path, shown)
+        monkeypatch.undo()
+        open_directory(tmp_path)
+        (tmp_path / "topics.db").touch()
+        return found
+
+    monkeypatch.setattr(directory_module, "read_object", late)
+    open_directory(tmp_path)
+    assert (tmp_path / "topics.db").exists()
 
 
 def test_a_store_of_another_layout_is_left_alone(tmp_path: Path) -> None:

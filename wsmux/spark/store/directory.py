@@ -59,9 +59,11 @@ def open_directory(directory: str | os.PathLike[str]) -> Path:
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     path = path.resolve(strict=True)
+    # Before the marker: another process may make it a store now, and the marker comes first then.
+    names = _visible(path)
     marker = read_object(path / MARKER, MARKER)
     if marker is None:
-        if any(name not in ("datasets", "topics") for name in _visible(path)):
+        if any(name not in ("datasets", "topics") for name in names):
             text = f"{path} holds other things and is no store: name an empty directory"
             raise refusal(Code.CORRUPT, text)
         hidden = path / f".{uuid.uuid4().hex}"
