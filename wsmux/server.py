@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from .config import Config, Resume, UserLimits
 from .endpoints import audit
-from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
+from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, host_of, listen
 from .endpoints.connection_options import (
     DEFAULT_WORKERS,
     ConnectionHandler,
@@ -149,7 +149,7 @@ class Server(Acceptor):
     def _serve_connection(self, connection: Connection, address: Any) -> None:
         with self._lock:
             self._connections.add(connection)
-        visit = audit.Visit(connection, _host(address))
+        visit = audit.Visit(connection, host_of(address))
         try:
             if self._stopping.is_set():
                 connection.close(code=CloseCode.GOING_AWAY, reason=REASON)
@@ -190,7 +190,7 @@ class Server(Acceptor):
             return self._accepted(sock, protocol, request, deadline, options)
         except (HandshakeError, OSError, RuntimeError) as error:
             if isinstance(error, HandshakeError):
-                audit.refused(request, _host(address), error.status, str(error))
+                audit.refused(request, host_of(address), error.status, str(error))
             self._refused(sock, address, error)
         return None
 
@@ -228,7 +228,7 @@ class Server(Acceptor):
         try:
             super()._start(sock, address)
         except HandshakeError as error:
-            audit.refused(None, _host(address), error.status, str(error))
+            audit.refused(None, host_of(address), error.status, str(error))
             raise
 
     def _shake_hands_over_tcp(self, sock: socket.socket, deadline: Deadline) -> Connection | None:
@@ -279,11 +279,6 @@ class Server(Acceptor):
             HandshakeError: the request is refused, with ``status``.
         """
         return False
-
-
-def _host(address: Any) -> str:
-    """Return the host of a peer's address; ``""`` for a Unix socket."""
-    return str(address[0]) if address else ""
 
 
 @field_hints(Config, "config")

@@ -18,6 +18,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 import wsmux
 from wsmux.flask import Mux
 
+from ..helpers.doc_pages import asked
 from ..helpers.scripted import WAIT
 from ..helpers.werkzeug_server import serving
 
@@ -41,15 +42,6 @@ def answering(app: Flask, **options: Any) -> Iterator[int]:
             yield port
         finally:
             mux.shutdown(WAIT)
-
-
-def asked(url: str, **options: Any) -> bytes:
-    with (
-        wsmux.connect(url, timeout=WAIT, **options) as connection,
-        connection.open_stream(WAIT) as stream,
-    ):
-        stream.timeout = WAIT
-        return stream.readall()
 
 
 def test_its_programs_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,20 +10,12 @@ import pytest
 
 import wsmux
 
+from ..helpers.doc_pages import asked
 from ..helpers.scripted import WAIT
 from ..helpers.werkzeug_server import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topics" / "security.md").read_text()
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
-
-def asked(url: str, **options: Any) -> bytes:
-    with (
-        wsmux.connect(url, timeout=WAIT, **options) as connection,
-        connection.open_stream(WAIT) as stream,
-    ):
-        stream.timeout = WAIT
-        return stream.readall()
 
 
 def test_its_program_lets_in_who_is_known() -> None:

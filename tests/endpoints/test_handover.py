@@ -29,11 +29,11 @@ from wsmux.testing import FaultProxy
 
 from ..helpers.certificates import Certificates
 from ..helpers.raw_peer import BINARY, RawPeer, in_thread, raw_client
+from ..helpers.raw_sessions import ID, welcomed
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
 SUBPROTOCOL = "wsmux.resume.v1+wsmux"
-ID = b"sixteen bytes id"
 GONE = "the process that had the session has ended"
 PIECE = 100_000
 CUTS = 50
@@ -193,13 +193,7 @@ def test_a_forked_process_has_an_epoch_of_its_own(folder: Path) -> None:
     sessions = ResumableSessions(wsmux.Resume(workers=folder))
     epochs = set()
     for _ in range(2):
-        ours, theirs = socket.socketpair()
-        with ours, RawPeer(theirs, masks=True) as peer:
-            peer.send_frame(BINARY, Hello(ID).encode(None))
-            assert isinstance(sessions.greet(ours, Deadline(WAIT)), Session)
-            welcome = parse_answer(peer.recv_message())
-            assert isinstance(welcome, Welcome)
-            epochs.add(welcome.epoch)
+        epochs.add(welcomed(sessions).epoch)
         sessions.stop()
         sessions.forked()
     assert len(epochs) == 2

@@ -18,11 +18,11 @@ from wsmux.runtime.parking import OneShotEvent
 from wsmux.testing import FaultProxy
 
 from ..helpers.raw_peer import BINARY, RawPeer, raw_client, read_head, request
+from ..helpers.raw_sessions import ID, welcomed
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import threads_of, wait_for
 
 SUBPROTOCOL = "wsmux.resume.v1+wsmux"
-ID = b"sixteen bytes id"
 DATA, LOST, ACK, END = b"\0", b"\3", b"\5", b"\6"
 
 
@@ -230,17 +230,6 @@ def test_two_sessions_of_one_table_have_other_keys() -> None:
             sessions.forget(session)
     assert len(keys) == 2
     assert len(sessions) == 0
-
-
-def welcomed(sessions: ResumableSessions) -> Welcome:
-    """Begin a session, whose connection is not made; return what its client is told."""
-    ours, theirs = socket.socketpair()
-    with ours, RawPeer(theirs, masks=True) as peer:
-        peer.send_frame(BINARY, Hello(ID).encode(None))
-        assert isinstance(sessions.greet(ours, Deadline(WAIT)), Session)
-        welcome = parse_answer(peer.recv_message())
-    assert isinstance(welcome, Welcome)
-    return welcome
 
 
 def test_a_client_that_is_back_before_its_session_is_made_tries_again() -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
-__all__ = ["ROOT", "answers", "blocks"]
+import wsmux
+
+from .timeouts import WAIT
+
+__all__ = ["ROOT", "answers", "asked", "blocks"]
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
@@ -21,3 +26,13 @@ def answers(port: int) -> bool:
     """Tell whether something listens on a port of this machine."""
     with socket.socket() as trying:
         return trying.connect_ex(("127.0.0.1", port)) == 0
+
+
+def asked(url: str, **options: Any) -> bytes:
+    """Return what a server writes to a stream that is opened."""
+    with (
+        wsmux.connect(url, timeout=WAIT, **options) as connection,
+        connection.open_stream(WAIT) as stream,
+    ):
+        stream.timeout = WAIT
+        return stream.readall()

@@ -34,7 +34,7 @@ from ..runtime.memory import REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, register, start_thread
 
-__all__ = ["DRAIN", "MAX_CONNECTIONS", "REFUSAL", "Acceptor", "listen", "listen_unix"]
+__all__ = ["DRAIN", "MAX_CONNECTIONS", "REFUSAL", "Acceptor", "host_of", "listen", "listen_unix"]
 
 # Maximum connections, including those in their handshake: each takes one thread, and one for I/O.
 MAX_CONNECTIONS = 1024
@@ -51,6 +51,11 @@ PAUSE = 0.1
 REFUSAL = 1.0
 
 _log = logger("wsmux")
+
+
+def host_of(address: Any) -> str:
+    """Return the host of a peer's address; ``""`` for a Unix socket."""
+    return str(address[0]) if address else ""
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -276,7 +281,7 @@ class Acceptor(Leaving, ABC):
         Raises:
             HandshakeError: there is no room for it; nothing is counted then.
         """
-        guest = self._admission.arrive(address[0] if address else "", self._resumable())
+        guest = self._admission.arrive(host_of(address), self._resumable())
         thread = daemon_thread(
             target=self._run,
             args=(sock, address),

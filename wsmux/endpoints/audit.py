@@ -60,6 +60,8 @@ def refused(request: Request | None, peer: str, status: int | None, why: str) ->
         status: of the HTTP response, if there was one.
         why: one sentence, without anything secret.
     """
+    if not _log.isEnabledFor(logging.INFO):
+        return
     asked = request or _NOBODY
     _log.info(
         "refused path=%s peer=%s user=%s status=%s why=%s",
@@ -82,6 +84,8 @@ class Visit:
         self._connection = connection
         self._peer = peer
         self._began = clock.monotonic()
+        if not _log.isEnabledFor(logging.INFO):
+            return
         _log.info(
             "accepted path=%s peer=%s user=%s connection=%s wire=%s",
             *self._who(),
