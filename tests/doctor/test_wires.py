@@ -28,7 +28,6 @@ from ..helpers.broken_setups import (
 )
 from ..helpers.proxies import playing
 from ..helpers.raw_peer import CLOSE_FRAME, TEXT, Frame, RawPeer, close_payload, read_head
-from ..helpers.tables import each_case
 from ..helpers.werkzeug_server import serving
 from ..helpers.wires import NAMES
 
@@ -216,7 +215,6 @@ def test_a_name_that_the_server_does_not_know_is_told(given: str | None, served:
 # Plain sockets
 
 
-@each_case
 @pytest.mark.parametrize(("asked", "served"), list(itertools.permutations(NAMES, 2)))
 def test_the_wire_of_a_plain_socket_is_told(asked: str, served: str) -> None:
     with echoing(transport="tcp", protocols=[served]) as server:
