@@ -132,7 +132,7 @@ def _total(planned: Sequence[Order]) -> int:
 
 
 class Progress:
-    """Tell on stderr what was taken, a line a second at most, where no bar is shown.
+    """Print on stderr what was measured, a line a second at most, where no bar is shown.
 
     Args:
         total: how many figures there will be.
@@ -143,7 +143,7 @@ class Progress:
         self._next = -math.inf
 
     def tell(self, what: str) -> None:
-        """Tell of another figure."""
+        """Report another figure."""
         self._done += 1
         now = clock.monotonic()
         if now >= self._next or self._done == self._total:

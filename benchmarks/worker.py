@@ -53,6 +53,6 @@ def client(name: str, address: Any) -> Iterator[Callable[..., float]]:
 
 
 def _say(value: Any = None, **more: Any) -> None:
-    """Tell whoever started this process."""
+    """Report to the process that started this one."""
     sys.stdout.write(json.dumps({"value": value, **more}) + "\n")
     sys.stdout.flush()

@@ -68,7 +68,7 @@ def check_end(error: wsmux.ConnectionClosed, service: Service, code: int, reason
 
 
 def idle(connection: wsmux.Connection) -> None:
-    """Be a connection handler that leaves everything to the stream handler."""
+    """A connection handler that leaves everything to the stream handler."""
     connection.wait_closed()
 
 
@@ -300,7 +300,7 @@ def test_it_serves_ipv6_too() -> None:
 
 
 def named(request: wsmux.Request) -> str | bool:
-    """Be an ``authorize`` that believes what it is told."""
+    """An ``authorize`` that believes what it is told."""
     if request.query == "bug":
         raise ConnectionError("the database is away")
     if request.query == "late":

@@ -119,7 +119,7 @@ class Flood:
             return
 
     def goes_on(self) -> bool:
-        """Tell whether its connection is kept."""
+        """Return whether its connection is kept."""
         return not (self._sending.done() or self._reading.done())
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ def flooding(port: int) -> Iterator[Flood]:
 
 
 class Joined(Node):
-    """Be a twin at a relay in another process."""
+    """A twin at a relay in another process."""
 
     def __init__(self, url: str, twin: int) -> None:
         self.address = Address(twin, None)

@@ -1,4 +1,4 @@
-"""Tell people and machines what ``python -m benchmarks`` has found; nothing is measured."""
+"""Report what ``python -m benchmarks`` has found, for people and machines; nothing is measured."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def caller(twin: Made) -> Client:
 
 
 class Worker:
-    """Be a worker of twin 2 that says who it is, and may be held while it runs."""
+    """A worker of twin 2 that says who it is, and may be held while it runs."""
 
     def __init__(self, made: Client) -> None:
         self.client = made

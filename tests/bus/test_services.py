@@ -268,7 +268,7 @@ def test_too_many_that_wait_are_refused(
 
 
 class Closing:
-    """Be a client that closes while a function of it runs for a caller."""
+    """A client that closes while a function of it runs for a caller."""
 
     def __init__(self, relay: StageRelay, twins: Table, caller: Client) -> None:
         self._gate, self._running = threading.Event(), threading.Event()

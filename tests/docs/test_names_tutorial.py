@@ -132,6 +132,6 @@ def test_a_worker_may_be_killed_meanwhile(tutorial: Tutorial) -> None:
 
 
 def shop_has_joined(tutorial: Tutorial) -> bool:
-    """Tell whether the script is under way: the relay counts it beside three workers."""
+    """Return whether the script is under way: the relay counts it beside three workers."""
     with urlopen(f"http://127.0.0.1:{tutorial.ports[8080]}/metrics", timeout=WAIT) as answer:
         return "relay_name_workers 4.0" in answer.read().decode()

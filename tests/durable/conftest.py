@@ -10,5 +10,5 @@ from ..helpers.wires import NAMES
 
 @pytest.fixture(params=NAMES)
 def protocol(request: pytest.FixtureRequest) -> str:
-    """Be each of the four wires."""
+    """Each of the four wires."""
     return str(request.param)

@@ -119,7 +119,7 @@ def path_of(folder: Path, epoch: bytes) -> str:
 
 @contextmanager
 def listening(path: str) -> Iterator[socket.socket]:
-    """Be the process of an epoch, which answers nothing by itself."""
+    """The process of an epoch, which answers nothing by itself."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(1)

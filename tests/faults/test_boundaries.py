@@ -91,7 +91,7 @@ CUTS: list[Cut] = [
 
 
 class Other:
-    """Be the machine at the other end of a meeting; its bytes go out when they are asked for."""
+    """The machine at the other end of a meeting; its bytes go out when they are asked for."""
 
     def __init__(self, meeting: Meeting, protocol: str, role: str) -> None:
         other = Role.SERVER if role == "client" else Role.CLIENT

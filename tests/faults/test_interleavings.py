@@ -219,7 +219,7 @@ def test_very_long_times_do_not_end_the_connection(protocol: str) -> None:
 
 
 class InterruptedParker:
-    """Be a parker whose first sleeper is interrupted at the moment it is woken."""
+    """A parker whose first sleeper is interrupted at the moment it is woken."""
 
     def __init__(self) -> None:
         self._parker = borrow()
@@ -395,7 +395,7 @@ def test_answered_close_of_a_server_ends_without_lingering(
 
 
 def stays_in(thread: int, function: str) -> bool:
-    """Tell whether a thread is in a function, many looks in a row."""
+    """Return whether a thread is in a function, many looks in a row."""
     for _ in range(10):
         frame = sys._current_frames().get(thread)
         if frame is None or frame.f_code.co_name != function:

@@ -59,7 +59,7 @@ def test_a_route_gets_the_connection_and_the_variables(run: Run, protocol: str) 
 
 
 class Greeting:
-    """Be an object that can be called, and has no name."""
+    """An object that can be called, and has no name."""
 
     def __call__(self, stream: wsmux.Stream, name: str = "you") -> None:
         stream.write(name.encode())

@@ -59,7 +59,7 @@ class Stage:
             self.whole.add(place)
 
     def echo(self, stream: wsmux.Stream) -> None:
-        """Be the handler of both sides: send back what comes, and note both."""
+        """Send back what comes, and record both; the handler of both sides."""
         place = (stream.connection.name, stream.id)
         self.handlers += 1
         stream.timeout = WAIT
@@ -74,7 +74,7 @@ class Stage:
             self.handlers -= 1
 
     def talk(self) -> None:
-        """Be the client: everything once, in an order that depends on nothing."""
+        """Act as the client: everything once, in an order that depends on nothing."""
         url = self.proxy.url
         with wsmux.connect(
             url, protocol=self.protocol, config=CONFIG, stream_handler=self.echo, timeout=WAIT
@@ -101,7 +101,7 @@ class Stage:
 
 
 def converse(connection: wsmux.Connection) -> None:
-    """Be the server's part beside its streams: open one, ping, and wait."""
+    """Act as the server beside its streams: open one, ping, and wait."""
     with suppress(wsmux.WsmuxError), connection.open_stream(WAIT) as stream:
         stream.timeout = WAIT
         stream.write(pattern(400, stream.id))

@@ -59,7 +59,7 @@ def status_of(call: Callable[[], object]) -> int | None:
 
 
 def empty(counts: Admission) -> bool:
-    """Tell whether nothing is counted; a key of nobody is not kept either."""
+    """Return whether nothing is counted; a key of nobody is not kept either."""
     held = (counts._guests, counts._opening, counts._handshakes, counts._connections)
     return not any(held) and counts._held == 0
 

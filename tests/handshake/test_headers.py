@@ -182,7 +182,7 @@ def test_a_mapping_that_has_come_to_hold_a_line_break_is_told_so() -> None:
     given = {"A": "b"}
 
     class Changing(dict[str, str]):
-        """Be good once."""
+        """Valid the first time only."""
 
         def items(self) -> Any:
             held, given["A"] = list(given.items()), "secret\n"

@@ -1,4 +1,4 @@
-"""Be the server that everybody can reach, or the laptop: ``python -m tests.helpers.behind_nat``.
+"""The server that everybody can reach, or the laptop: ``python -m tests.helpers.behind_nat``.
 
 ``front ADDRESS`` prints its port; ``laptop URL`` prints a line once it publishes.
 """

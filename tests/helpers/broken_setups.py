@@ -1,4 +1,4 @@
-"""Be the broken set-ups that the doctor has to name: real servers and proxies on loopback."""
+"""The broken set-ups that the doctor has to name: real servers and proxies on loopback."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def echo(stream: wsmux.Stream) -> None:
 
 @contextmanager
 def echoing(**options: object) -> Iterator[wsmux.Server]:
-    """Be a server with nothing wrong."""
+    """A server with nothing wrong."""
     with wsmux.serve(stream_handler=echo, **options) as server:  # type: ignore[arg-type]
         try:
             yield server

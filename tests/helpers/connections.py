@@ -59,7 +59,7 @@ def join_over(
 
 @pytest.fixture(params=IN_PROCESS, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
-    """Be every wire on every carrier that has both ends in this process.
+    """Every wire on every carrier that has both ends in this process.
 
     Narrow it with ``parametrize``.
     """
@@ -81,7 +81,7 @@ def ends(join_ends: Join) -> Ends:
 
 @pytest.fixture(params=EVERYWHERE, ids=str)
 def anywhere(request: pytest.FixtureRequest) -> Carrier:
-    """Be every wire on every carrier, those among them whose server is another process."""
+    """Every wire on every carrier, those among them whose server is another process."""
     chosen: Carrier = request.param
     return chosen
 

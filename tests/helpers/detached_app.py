@@ -1,4 +1,4 @@
-"""Be an application whose connections hold no thread of gunicorn.
+"""An application whose connections hold no thread of gunicorn.
 
 ``gunicorn "tests.helpers.detached_app:app(detach=True)"``
 """
@@ -79,7 +79,7 @@ def app(
 
     @mux.route("/room/<name>", detach=detach)
     def room(connection: wsmux.Connection, name: str) -> None:
-        """Tell in which context this runs, then wait for the end, and say so."""
+        """Send the context in which this runs, then wait for the end, and record it."""
         with connection.open_stream() as stream:
             told = [request.path, name, session["known"], current_app.name, "known" in g]
             stream.write(repr(told).encode())
@@ -88,7 +88,7 @@ def app(
 
     @mux.stream_route("/who", detach=detach)
     def who(stream: wsmux.Stream) -> None:
-        """Tell the process that has the connection."""
+        """Send the id of the process that has the connection."""
         stream.write(str(os.getpid()).encode())
 
     kept = rpc.Service(
@@ -111,7 +111,7 @@ def app(
 
     @made.get("/counts")
     def counts() -> dict[str, int]:
-        """Tell what this process holds; this request is one of gunicorn's connections."""
+        """Return what this process holds; this request is one of gunicorn's connections."""
         worker: Any = getattr(signal.getsignal(signal.SIGUSR1), "__self__", None)
         return {
             "pid": os.getpid(),

@@ -23,7 +23,7 @@ def blocks(page: str, language: str) -> dict[str, str]:
 
 
 def answers(port: int) -> bool:
-    """Tell whether something listens on a port of this machine."""
+    """Return whether something listens on a port of this machine."""
     with socket.socket() as trying:
         return trying.connect_ex(("127.0.0.1", port)) == 0
 

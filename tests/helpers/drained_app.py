@@ -1,4 +1,4 @@
-"""Be an application that drains on SIGTERM: ``gunicorn tests.helpers.drained_app:app``.
+"""An application that drains on SIGTERM: ``gunicorn tests.helpers.drained_app:app``.
 
 With ``WSMUX_TEST_HELD`` in the environment, connections hold the threads of their requests.
 What becomes of River's calls and state is told on the standard error.
@@ -40,7 +40,7 @@ resumed_drained.drain_on_sigterm(DRAIN)
 @resumed_drained.stream_route("/resumed-drained", endpoint="resumed-drained", detach=detach)
 @mux.stream_route("/", detach=detach)
 def echo(stream: wsmux.Stream) -> None:
-    """Tell this process, then echo."""
+    """Send the id of this process, then echo."""
     stream.write(b"%d\n" % os.getpid())
     while data := stream.read(65536):
         stream.write(data)
@@ -56,13 +56,13 @@ service = rpc.Service("drained", state="the state", dispose=_dispose)
 
 @service.rpc()
 def pid(ctx: rpc.Context, init: Any) -> int:
-    """Tell this process."""
+    """Send the id of this process."""
     return os.getpid()
 
 
 @service.subscription()
 def hang(ctx: rpc.Context, init: Any, responses: rpc.Writable[int]) -> None:
-    """Tell this process, then wait for the end of the call."""
+    """Send the id of this process, then wait for the end of the call."""
     responses.write(os.getpid())
     ctx.ended.wait()
     sys.stderr.write("the call has ended\n")

@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
     @contextmanager
     def peer(self) -> Iterator[RawPeer]:
-        """Be connected, by hand."""
+        """Connect by hand."""
         with self.asked({}) as (sock, first, _):
             assert first.startswith("HTTP/1.1 101 "), first
             yield RawPeer(sock, masks=True)

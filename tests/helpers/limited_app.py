@@ -34,7 +34,7 @@ mux = Mux(
 
 @mux.stream_route("/")
 def tell(stream: wsmux.Stream) -> None:
-    """Tell this process."""
+    """Send the id of this process."""
     stream.write(b"%d" % os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""Be the scripts that tests run in a process of their own.
+"""Scripts that tests run in a process of their own.
 
 ``python -m tests.helpers.process_scripts WIRE NAME ARGUMENT...``. Each ends with exit code 0 when
 all is well. Nothing is printed then.
@@ -275,7 +275,7 @@ def child_connects(how: str) -> None:
 
 
 def works(connection: wsmux.Connection, url: str) -> bool:
-    """Be the worker that a daemon forks: no use of its connection, then tasks in threads of mine.
+    """The worker that a daemon forks: no use of its connection, then tasks in threads of mine.
 
     It ends as such workers do, without a word.
     """
@@ -570,7 +570,7 @@ def interrupt_when_blocked(blocked: Callable[[], bool] | None = None) -> None:
 
 
 def settled(thread: int) -> bool:
-    """Tell whether a thread waits in a call of the library, many looks in a row."""
+    """Return whether a thread waits in a call of the library, many looks in a row."""
     for _ in range(10):
         frame: FrameType | None = sys._current_frames()[thread]
         if frame is None or frame.f_code.co_name not in ("park", "wait", "wait_writable", "join"):
@@ -593,7 +593,7 @@ def check_lock(lock: threading.Lock) -> None:
 
 
 def comes_free(lock: threading.Lock) -> bool:
-    """Tell whether a lock is let go, without taking it: who fails to get one leaves its work."""
+    """Return whether a lock is let go, without taking it: who fails to get one leaves its work."""
     return comes_true(lambda: not lock.locked())
 
 
@@ -792,7 +792,7 @@ class Interrupter:
 
 
 def collecting(frame: FrameType | None) -> bool:
-    """Tell whether a finalizer is running, which swallows a Ctrl-C in any program."""
+    """Return whether a finalizer is running, which swallows a Ctrl-C in any program."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None
@@ -992,7 +992,7 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
 
 
 class Alarm(Exception):
-    """Be what a handler of SIGALRM raises to end a call: an ordinary error by its type."""
+    """The error that a handler of SIGALRM raises to end a call: an ordinary error by its type."""
 
 
 class Moment:

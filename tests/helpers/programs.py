@@ -30,7 +30,7 @@ DEBIAN = {
 
 
 def required(what: str) -> bool:
-    """Tell whether a test without this has failed."""
+    """Return whether a test without this has failed."""
     return what in os.environ.get(VARIABLE, "").split(",")
 
 

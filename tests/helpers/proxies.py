@@ -1,4 +1,4 @@
-"""Be an HTTP CONNECT proxy and a SOCKS5 proxy on loopback, well-behaved or not."""
+"""An HTTP CONNECT proxy and a SOCKS5 proxy on loopback, well-behaved or not."""
 
 from __future__ import annotations
 

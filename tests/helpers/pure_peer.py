@@ -1,4 +1,4 @@
-"""Be a peer without threads: it reads, answers and sends when the test tells it to."""
+"""A peer without threads: it reads, answers and sends when the test tells it to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Be a WebSocket peer by hand: send any bytes, read frames, share no code with the library."""
+"""A WebSocket peer by hand: send any bytes, read frames, share no code with the library."""
 
 from __future__ import annotations
 

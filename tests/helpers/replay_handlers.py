@@ -49,7 +49,7 @@ def serving(connection: wsmux.Connection) -> None:
 
 
 def calling(connection: wsmux.Connection) -> None:
-    """Be a client: ask once, and reset once."""
+    """Act as a client: ask once, and reset once."""
     with connection.open_stream() as stream:
         stream.write(b"Hello")
         stream.close_write()

@@ -54,7 +54,7 @@ def call(connection: wsmux.Connection, *words: object) -> bytes:
 
 
 def handle(stream: wsmux.Stream) -> None:
-    """Be the stream handler."""
+    """Handle each stream."""
     stream.timeout = WAIT
     name, *numbers = stream.readline().decode().split()
     COMMANDS[name](stream, *map(int, numbers))

@@ -35,7 +35,7 @@ class Wire:
 
 
 class SlowWire:
-    """Be the part of a model that moves messages from the machines' outboxes to the wires."""
+    """The part of a model that moves messages from the machines' outboxes to the wires."""
 
     machines: Mapping[Role, MuxProtocol]
     wires: dict[Role, Wire]

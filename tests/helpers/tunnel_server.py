@@ -138,7 +138,7 @@ def connected(place: object) -> socket.socket:
 
 
 def listens(place: str) -> bool:
-    """Tell whether anybody listens at a place."""
+    """Return whether anybody listens at a place."""
     try:
         connected(place).close()
     except ConnectionRefusedError:

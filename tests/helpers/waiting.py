@@ -65,7 +65,7 @@ def wait_for_writer(connection: wsmux.Connection, count: int = 1) -> None:
 
 
 def polls(connection: wsmux.Connection) -> bool:
-    """Tell whether the I/O thread waits for its socket and its timers."""
+    """Return whether the I/O thread waits for its socket and its timers."""
     (thread,) = (t for t in threading.enumerate() if t.name == f"{connection.name}-io")
     assert thread.ident is not None
     return sys._current_frames()[thread.ident].f_code.co_name == "_poll"

@@ -1,4 +1,4 @@
-"""Be the WSGI applications that the tests ask, and the two ends between them."""
+"""The WSGI applications that the tests ask, and the two ends between them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ HASTY = rpc.Options(heartbeat_interval=600, session_disconnect_grace=GRACE)
 
 
 def resumed(river: RiverLink, before: dict[str, Any]) -> bool:
-    """Tell whether the client still has its session, which is the server's only one."""
+    """Return whether the client still has its session, which is the server's only one."""
     after = river.peer.call("waitSession")
     return after["session"] == before["session"] and river.sessions == 1
 

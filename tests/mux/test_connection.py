@@ -503,7 +503,7 @@ def test_full_duplex_bulk_over_tiny_buffers_does_not_hang(protocol: str, spawn: 
 
 
 def blocked(stats: wsmux.ConnectionStats) -> bool:
-    """Tell whether writers wait behind a queue that is as good as full: turns are 64 KiB."""
+    """Return whether writers wait behind a queue that is as good as full: turns are 64 KiB."""
     return stats.waiting_for_room >= 4 and stats.queued_bytes >= wsmux.Config().max_send_queue // 2
 
 

@@ -60,7 +60,7 @@ def peer_stats(connection: wsmux.Connection) -> dict[str, Any]:
 
 
 def quiet(connection: wsmux.Connection) -> bool:
-    """Tell whether no stream is open on either side, but for the one that asks."""
+    """Return whether no stream is open on either side, but for the one that asks."""
     return connection.stats().streams == 0 and peer_stats(connection)["streams"] == 1
 
 

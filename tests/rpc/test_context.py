@@ -47,7 +47,7 @@ def test_services_share_the_context_and_not_their_states() -> None:
 
 
 class Closing:
-    """Be closed by whoever owns it."""
+    """An object that its owner closes."""
 
     def __init__(self) -> None:
         self.closed = False

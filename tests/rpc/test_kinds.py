@@ -33,7 +33,7 @@ DIVISION_BY_ZERO = rpc.ErrorSchema(
 
 
 class Count:
-    """Be a number that others watch."""
+    """A number that others watch."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

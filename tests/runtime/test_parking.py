@@ -39,7 +39,7 @@ def no_descriptor(*_: object) -> int:
 
 
 class GreenLock:
-    """Be a lock that does not come from the interpreter, as under gevent."""
+    """A lock that does not come from the interpreter, as under gevent."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

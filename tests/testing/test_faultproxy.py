@@ -64,7 +64,7 @@ def read_until_reset(sock: socket.socket) -> bytes:
 
 
 def refused(proxy: FaultProxy) -> bool:
-    """Tell whether a connection is reset at once, however soon its end notices."""
+    """Return whether a connection is reset at once, however soon its end notices."""
     try:
         with socket.create_connection((proxy.host, proxy.port), WAIT) as near:
             return read_until_reset(near) == b""

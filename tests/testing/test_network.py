@@ -17,7 +17,7 @@ DATA = bytes(range(256)) * 40
 
 
 class Pipe(End):
-    """Be an end that keeps what comes, and sends what it is told to."""
+    """An end that keeps what comes, and sends what it is told to."""
 
     def __init__(self) -> None:
         self.came: list[tuple[float, bytes]] = []

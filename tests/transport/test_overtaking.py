@@ -25,7 +25,7 @@ GENEROUS = wsmux.Config(receive_window=2**31, max_connection_buffer=2**31)
 
 
 def blocked(stats: wsmux.ConnectionStats) -> bool:
-    """Tell whether nothing moves: the queue is full, and all bulk writers wait but the one that
+    """Return whether nothing moves: the queue is full, and all bulk writers wait but the one that
     waits for the socket."""
     full = stats.queued_bytes >= wsmux.Config().max_send_queue
     return full and stats.waiting_for_room >= BULK - 1

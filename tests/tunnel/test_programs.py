@@ -153,7 +153,7 @@ def test_a_command_whose_client_is_gone_is_killed(
 
 
 def alive(number: int) -> bool:
-    """Tell whether a process runs; a zombie that another parent has yet to reap does not."""
+    """Return whether a process runs; a zombie that another parent has yet to reap does not."""
     try:
         status = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

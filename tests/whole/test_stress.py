@@ -44,7 +44,7 @@ def carrier(request: pytest.FixtureRequest) -> Carrier:
 
 
 class Hot:
-    """Be a stream that all threads do everything to at once, in turn with its successors."""
+    """A stream that all threads do everything to at once, in turn with its successors."""
 
     # What its calls may end with, whatever the others do meanwhile.
     ERRORS = (wsmux.ConcurrencyError, wsmux.StreamError, TimeoutError, ValueError)

@@ -410,7 +410,7 @@ class _Options:
 
 
 class _Running:
-    """Be one node."""
+    """One running node."""
 
     def __init__(self, options: _Options) -> None:
         self.id = uuid.uuid4().hex

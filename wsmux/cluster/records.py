@@ -72,7 +72,7 @@ class Node(NamedTuple):
 
 
 class NodeProcess(NamedTuple):
-    """Tell people which process a node is; nothing is led anywhere by it.
+    """The process of a node, for people to read; nothing is routed by it.
 
     Attributes:
         pid: its process id.

@@ -1,4 +1,4 @@
-"""Tell of all nodes of a cluster who they are and what they do, and of some why they do not say.
+"""Collect the status of all nodes of a cluster, or the reason why a node gives none.
 
 Redis knows who has a lease, and since when it was not renewed. What goes on in a process only that
 process knows, so each is asked over its link, all at the same time. One that stands still does not

@@ -213,7 +213,7 @@ class ReceivedStream:
         self._tell(frame)
 
     def refuse(self, kind: Refusal, reason: str) -> None:
-        """Tell the sender why it does not go on, if that can still be told."""
+        """Send the sender the reason why it cannot continue, if it can still be sent."""
         with self._telling, self._lock:
             if self._machine.phase is Phase.OVER:
                 return
@@ -309,7 +309,7 @@ class DurableHandler:
 
 @contextmanager
 def _refusing(received: ReceivedStream) -> Iterator[None]:
-    """Tell the sender what ends its stream, unless it knows that."""
+    """Send the sender what ends its stream, unless it knows that."""
     try:
         yield
     except DurableRefused as error:
@@ -336,7 +336,7 @@ class _Senders:
 
     @contextmanager
     def only(self, received: ReceivedStream, opened: Open) -> Iterator[None]:
-        """Be the only stream of its name, and make the one before end.
+        """Become the only stream of its name; the one before ends.
 
         Raises:
             DurableRefused: that has another epoch or does not end in time, or there are too many.

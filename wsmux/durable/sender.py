@@ -250,7 +250,7 @@ class DurableStream(Leaving):
 
     @contextmanager
     def _alone(self, deadline: Deadline) -> Iterator[None]:
-        """Be the one thread that writes, once no thread that waits sends what was left."""
+        """Become the one thread that writes, once no waiting thread sends what was left."""
         with self._changed:
             self._check_open_locked()
             if self._writing:

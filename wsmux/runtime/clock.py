@@ -1,4 +1,4 @@
-"""Tell the time to all that waits, and let a test put another clock in its place.
+"""The clock of all waits, which a test may replace.
 
 Whatever waits or keeps a time reads ``clock.monotonic()``, which is ``time.monotonic`` itself
 unless a test has replaced it; looking it up here costs no more than looking it up in ``time``.

@@ -1,4 +1,4 @@
-"""Tell whose process is behind a Unix socket, and remove the sockets of dead ones from a folder."""
+"""Identify the process at the other end of a Unix socket, and remove sockets of dead processes."""
 
 from __future__ import annotations
 

@@ -387,7 +387,7 @@ class ResumableTransport(MessageTransport):
         return True
 
     def _record_hello(self, carrier: Carrier) -> None:
-        """Tell the recorder what was said before over a carrier; ``attach`` tells of a WELCOME."""
+        """Record what was exchanged before over a carrier; ``attach`` records a WELCOME."""
         session = self.session
         positions = (session.received, session.acknowledged)
         if carrier.welcomes:
@@ -400,7 +400,7 @@ class ResumableTransport(MessageTransport):
             self.note(False, welcome.encode())
 
     def note(self, sent: bool, message: bytes) -> None:
-        """Tell the recorder, if there is one, of a message that the framing does not see."""
+        """Record a message that the framing does not see, if there is a recorder."""
         if self.frame_reader.recorder is not None:
             self.frame_reader.recorder.carried(sent, message)
 

@@ -42,7 +42,7 @@ _numbers = itertools.count()  # no payload comes twice
 
 
 class Calling(Protocol):
-    """Be one twin; see ``RawTwin``."""
+    """One twin; see ``RawTwin``."""
 
     handled: Counter[str]
     answers: Counter[str]
@@ -53,7 +53,7 @@ class Calling(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def is_connected(self) -> bool:
-        """Tell whether every link stands."""
+        """Return whether every link stands."""
 
     def call(self, twin: int, payload: bytes, life: int) -> bytes:
         """Ask another twin to echo."""
@@ -63,12 +63,12 @@ Kind = Callable[[int, Sequence[str], TwinDirectory], Calling]
 
 
 def raw(number: int, urls: Sequence[str], directory: TwinDirectory) -> Calling:
-    """Be a twin that speaks with envelopes of its own, in the clear."""
+    """A twin that speaks with envelopes of its own, in the clear."""
     return RawTwin(number, urls, lambda twin: directory.get(twin, Deadline(LIFE)))
 
 
 class Outcome(NamedTuple):
-    """Tell how a call ended."""
+    """How a call ended."""
 
     pair: tuple[int, int]
     failure: BusError | None

@@ -29,7 +29,7 @@ from ...helpers.waiting import wait_for
 
 @pytest.fixture
 def program(server: RedisServer) -> Iterator[GatewayClient]:
-    """Be a program beside the gateway of twin 1."""
+    """A program beside the gateway of twin 1."""
     with GatewayClient(database(server, 1)) as made:
         yield made
 

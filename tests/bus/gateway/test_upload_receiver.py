@@ -30,7 +30,7 @@ LIFE = 60
 
 
 class Record:
-    """Be the record of complete uploads, which outlives a receiver."""
+    """The record of complete uploads, which outlives a receiver."""
 
     def __init__(self) -> None:
         self.finished: dict[tuple[str, Address], Finished] = {}
@@ -49,7 +49,7 @@ class Record:
 
 
 class Receiving:
-    """Be an upload without a gateway."""
+    """An upload without a gateway."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -144,7 +144,7 @@ def test_a_wrong_wish_is_told(
 
 
 class Harm:
-    """Be a relay that does harm once: to a request of a command, or to the next answer after it."""
+    """A relay that does harm once: to a request of a command, or to the next answer after it."""
 
     def __init__(self, command: str, number: int, *, answer: bool, harm: Change) -> None:
         self._command, self._left, self._answer, self._harm = command, number, answer, harm

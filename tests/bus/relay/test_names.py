@@ -329,7 +329,7 @@ def test_who_joins_while_opening_a_name_fails_is_handed_requests() -> None:
 
 
 class HeldNames(MemoryNames):
-    """Be claims that a worker leaves only when it may."""
+    """Claims that a worker leaves only when it may."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -387,7 +387,7 @@ def test_what_cannot_be_run_is_no_workers(server: RelayServer) -> None:
 
 
 class FailingNames(MemoryNames):
-    """Be claims that cannot be reached while they are down."""
+    """Claims that cannot be reached while they are down."""
 
     down = False
 
@@ -564,7 +564,7 @@ def test_what_waits_for_workers_that_do_not_read_goes_to_another_relay(
 
 
 class EndingNames(MemoryNames):
-    """Be claims of names that are over, or are claimed again, when the test says so."""
+    """Claims of names that are over, or are claimed again, when the test says so."""
 
     def __init__(self) -> None:
         super().__init__(grace=0.0)
@@ -677,7 +677,7 @@ def test_what_comes_for_a_name_that_is_claimed_again_is_for_its_workers(
 
 
 class Twin:
-    """Be a client that serves ``who`` and counts."""
+    """A client that serves ``who`` and counts."""
 
     def __init__(self, number: int, session: str, urls: str | list[str], table: Table) -> None:
         self.ran: Counter[object] = Counter()

@@ -341,7 +341,7 @@ class LostQueues(NoQueues):
 
 
 class LostDurableQueues(LostQueues, DurableQueues):
-    """Be the same, where each envelope is queued before it is sent."""
+    """The same, where each envelope is queued before it is sent."""
 
     def begin(self, address: Address, data: bytes, expires_at: int, source: int = 0) -> Put:
         return Put(address, data, expires_at, source)

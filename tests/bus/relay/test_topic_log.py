@@ -193,7 +193,7 @@ class LogModel(RuleBasedStateMachine):
             assert aged or self.dropped_by_bounds(oldest)
 
     def dropped_by_bounds(self, oldest: int) -> bool:
-        """Tell whether at some time the message before the oldest did not fit."""
+        """Return whether at some time the message before the oldest did not fit."""
         for end in range(oldest - 1, len(self.all) + 1):
             since = self.all[oldest - 2 : end]
             size = sum(len(data) + OVERHEAD for data, _ in since)

@@ -34,7 +34,7 @@ KEY = re.compile("[a-z]{1,8}")
 
 
 class Register:
-    """Be what a relay keeps for each connection; refuses while it is closed."""
+    """The register that a relay keeps for each connection; it refuses while it is closed."""
 
     def __init__(self, made: Relay) -> None:
         self.kept: dict[object, str] = {}

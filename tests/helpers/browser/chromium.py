@@ -47,7 +47,7 @@ def _lines(path: Path) -> int:
 
 
 class Page:
-    """Be one tab."""
+    """One tab of the browser."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket

@@ -21,7 +21,7 @@ MODULE = Path(wsmux.__file__).parent / "flask" / "wsmux.js"
 
 
 class NodePage:
-    """Be the page.
+    """The page, played by Node.js.
 
     Attributes:
         sent: messages for the server, which the test takes out.

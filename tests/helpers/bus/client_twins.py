@@ -1,4 +1,4 @@
-"""Be twins that call and answer each other with clients of the bus."""
+"""Twins that call and answer each other with clients of the bus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ClientTwin"]
 
 
 class ClientTwin:
-    """Be one twin on several relays, its own gateway, that echoes what it is asked.
+    """One twin on several relays, its own gateway, that echoes what it is asked.
 
     Attributes:
         handled: how often each payload was echoed here; callers send none twice.
@@ -42,7 +42,7 @@ class ClientTwin:
         self._client.close()
 
     def is_connected(self) -> bool:
-        """Tell whether every link stands."""
+        """Return whether every link stands."""
         return all(status.state is LinkState.CONNECTED for status in self._client.relays())
 
     def call(self, twin: int, payload: bytes, life: int) -> bytes:

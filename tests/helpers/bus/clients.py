@@ -1,4 +1,4 @@
-"""Be clients of the bus for tests: one that calls as twin 1, one that serves as twin 2."""
+"""Clients of the bus for tests: one that calls as twin 1, one that serves as twin 2."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def client(relay: StageRelay, twins: Table, who: Person = ALICE, **options: obje
 
 
 def all_connected(*whose: Client | Peer) -> bool:
-    """Tell whether each knows every relay of its own to be there; it takes the first of those."""
+    """Return whether each knows every relay of its own to be there; it takes the first of those."""
     states = {relay.state for each in whose for relay in each.relays()}
     return states == {LinkState.CONNECTED}
 

@@ -1,4 +1,4 @@
-"""Be programs that speak to their gateway over Redis: callers and services."""
+"""Programs that speak to their gateway over Redis: callers and services."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ __all__ = ["Running", "link_and_peer", "pair"]
 
 
 class Running:
-    """Be a link with its I/O thread; ``got`` has what came, ``None`` at the end."""
+    """A link with its I/O thread; ``got`` has what came, ``None`` at the end."""
 
     def __init__(self, link: Link) -> None:
         self.link = link

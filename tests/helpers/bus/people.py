@@ -17,7 +17,7 @@ DOMAIN = "relay.test"
 
 @dataclass(frozen=True)
 class Person:
-    """Be a twin with its keys."""
+    """A twin with its keys."""
 
     id: int
     identity: Identity

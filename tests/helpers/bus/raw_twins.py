@@ -1,4 +1,4 @@
-"""Be twins that call and answer each other with raw envelopes, and outlive their relays."""
+"""Twins that call and answer each other with raw envelopes, and outlive their relays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Call:
 
 
 class RawTwin:
-    """Be one twin on several relays: each link is made again when it ends.
+    """One twin on several relays: each link is made again when it ends.
 
     Attributes:
         handled: how often each request was answered here, by uid.
@@ -87,7 +87,7 @@ class RawTwin:
             assert not thread.is_alive()
 
     def is_connected(self) -> bool:
-        """Tell whether every link stands."""
+        """Return whether every link stands."""
         with self._lock:
             return len(self._links) == len(self._urls)
 

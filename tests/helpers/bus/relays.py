@@ -101,7 +101,7 @@ def ask(source: Address, destination: Address | None, **fields: Any) -> Envelope
 
 
 class Node(Running):
-    """Be one connection of a twin."""
+    """One connection of a twin."""
 
     def __init__(self, server: RelayServer, twin: int, session: str | None = None) -> None:
         self.address = Address(twin, session)

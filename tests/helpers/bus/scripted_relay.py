@@ -1,4 +1,4 @@
-"""Be a relay that does what a test tells it, and keeps what it was sent.
+"""A relay that does what a test tells it, and keeps what it was sent.
 
 It hands each envelope to who it is for, if that session is connected, and queues it otherwise. A
 test may look at what passes, change it, hold it back, or end connections.

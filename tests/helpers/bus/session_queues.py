@@ -79,4 +79,4 @@ def take_all(mailbox: Mailbox, expected: int) -> list[QueuedEnvelope]:
 
 
 def nothing() -> None:
-    """Be woken."""
+    """Do nothing when woken."""

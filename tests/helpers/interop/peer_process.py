@@ -145,7 +145,7 @@ class PeerProcess:
             raise AssertionError(f"no answer from {self.name} within {timeout:.0f} s") from error
 
     def alive(self) -> bool:
-        """Tell whether the process has not ended; a frozen one has not."""
+        """Return whether the process has not ended; a frozen one has not."""
         return self._process.poll() is None
 
     def last_words(self) -> str:

@@ -1,4 +1,4 @@
-"""Be a peer that runs PyPI `replit-river`, its client of protocol v2; see jsonlines.mjs.
+"""Run a peer on PyPI `replit-river`, its client of protocol v2; see jsonlines.mjs.
 
 A call is a task that gathers responses, and takes what requests it is given meanwhile. Some of what
 the package does needs care:
@@ -42,13 +42,13 @@ OVER = object()
 
 
 class Told(RiverError):
-    """Be an error as the server told it; the package's own class knows no extras."""
+    """An error as the server told it; the package's own class knows no extras."""
 
     extras: Any = None
 
 
 def same(value: Any) -> Any:
-    """Be every serializer and deserializer."""
+    """Every serializer and deserializer."""
     return value
 
 
@@ -71,7 +71,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Call:
-    """Be one call of a procedure."""
+    """One call of a procedure."""
 
     def __init__(self, client: Client[Any], args: Json) -> None:
         self.responses: list[Any] = []

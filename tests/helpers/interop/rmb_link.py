@@ -54,7 +54,7 @@ SEALED = ("encrypted", "plain")
 
 
 class NpmTwin:
-    """Be a session of a twin that uses the package."""
+    """A session of a twin that uses the package."""
 
     def __init__(
         self, peer: PeerProcess, name: str, url: str, session: str | None, twins: list[Any]
@@ -226,7 +226,7 @@ class RmbLink:
 
 
 def sealing(request: pytest.FixtureRequest, link: RmbLink) -> bool:
-    """Tell whether payloads are to be encrypted, which they are if keys are published.
+    """Return whether payloads are to be encrypted, which they are if keys are published.
 
     Test modules make a fixture of it, with ``SEALED`` for its parameters.
     """

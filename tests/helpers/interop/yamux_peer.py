@@ -1,4 +1,4 @@
-"""Be a peer that runs PyPI `libp2p` on a bare TCP or WebSocket connection; see jsonlines.mjs.
+"""Run a peer on PyPI `libp2p` on a bare TCP or WebSocket connection; see jsonlines.mjs.
 
 In libp2p the muxer sits on an encrypted connection. Here it gets the bytes as they are, through the
 package's own classes for the two carriers; each frame it sends is one binary message. It logs every
@@ -121,7 +121,7 @@ class Handle:
             return b""
 
     def end(self) -> str:
-        """Tell what the package knows of an end beyond what it says."""
+        """Return what the package knows of an end beyond what it reports."""
         finished = self.stream.recv_closed and not self.stream.reset_received
         return "fin" if finished else "eof"
 

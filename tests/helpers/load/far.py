@@ -1,4 +1,4 @@
-"""Be the far end of what is measured: ``python -m tests.helpers.load.far KIND WIRE [NUMBER]``.
+"""The far end of what is measured: ``python -m tests.helpers.load.far KIND WIRE [NUMBER]``.
 
 It prints its URL and serves until its standard input ends.
 """

@@ -143,5 +143,5 @@ def run(module: str, *arguments: object, limit: float = LIMIT) -> Figures:
 
 
 def report(main: Callable[..., Figures]) -> None:
-    """Be what a script does when it is run: call ``main`` with its words, tell the figures."""
+    """Run a script: call ``main`` with its arguments, and print the figures."""
     sys.stdout.write(json.dumps(main(*sys.argv[1:])) + "\n")

@@ -31,7 +31,7 @@ Entry = list[Any]
 
 
 class Recording(NamedTuple):
-    """Be one conversation; ``role`` is the peer's."""
+    """One conversation; ``role`` is the peer's."""
 
     peer: str
     seed: str
@@ -66,7 +66,7 @@ class Seen:
 
 
 class _Place:
-    """Be an end of the conversation, with an owner who reads everything at once."""
+    """An end of the conversation, with an owner who reads everything at once."""
 
     def __init__(self, recording: Recording, role: Role) -> None:
         self.machine: MuxProtocol

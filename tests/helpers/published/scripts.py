@@ -19,7 +19,7 @@ LONGEST = 24
 
 
 class Step(NamedTuple):
-    """Be one thing that one side does: open, write, close or reset."""
+    """One thing that one side does: open, write, close or reset."""
 
     side: str
     verb: str

@@ -55,7 +55,7 @@ QUIET = rpc.Options(
 
 
 class Captured(NamedTuple):
-    """Be one frame of a conversation."""
+    """One frame of a conversation."""
 
     scenario: str
     codec: str
@@ -246,7 +246,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, frames: list[Captured], **serving: An
 
 
 class Theirs:
-    """Be the captured server by hand, for a client of ours."""
+    """The captured server by hand, for a client of ours."""
 
     def __init__(
         self, codec: str, monkeypatch: pytest.MonkeyPatch, *ids: str, **given: Any

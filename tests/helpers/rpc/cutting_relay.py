@@ -154,7 +154,7 @@ class Relay:
 
 
 class End:
-    """Be one end of a carried connection."""
+    """One end of a carried connection."""
 
     def __init__(self, sock: socket.socket, masks: bool) -> None:
         sock.setblocking(False)

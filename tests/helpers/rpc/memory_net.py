@@ -41,7 +41,7 @@ def new_id() -> str:
 
 
 class Wire:
-    """Be one connection; ``session`` is the server's once the handshake is done."""
+    """One connection; ``session`` is the server's once the handshake is done."""
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt

@@ -1,4 +1,4 @@
-"""Be one end of River by hand: any bytes, any fields; shares no code with the library."""
+"""One end of River by hand: any bytes, any fields; shares no code with the library."""
 
 from __future__ import annotations
 

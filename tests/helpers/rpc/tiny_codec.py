@@ -1,4 +1,4 @@
-"""Be a codec of plain JSON, just enough for the tests of what lies below the calls."""
+"""A codec of plain JSON, just enough for the tests of what lies below the calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Be the daemon that forks Spark's Python processes, with pyspark loaded before.
+"""The daemon that forks Spark's Python processes, with pyspark loaded before.
 
 Spark's own loads it in each process anew, which costs more than most tests do. What has threads
 from the start, pyarrow and pandas, is left to the processes. Where coverage measures, what it has

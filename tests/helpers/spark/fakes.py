@@ -11,11 +11,11 @@ __all__ = ["FakeCall", "FakeStarter", "Lost"]
 
 
 class Lost(Exception):
-    """Be a fault that may pass."""
+    """A fault that may pass."""
 
 
 class FakeCall:
-    """Be a call; waiting for its result has the server answer everything up to it."""
+    """A call; waiting for its result has the server answer everything up to it."""
 
     def __init__(self, init: Any, starter: FakeStarter) -> None:
         self.init = init

@@ -30,7 +30,7 @@ Limit = Callable[[int], AbstractContextManager[None]]
 
 
 class Kept(Protocol):
-    """Be what rows are written to."""
+    """A destination of rows."""
 
     def write(self, number: int) -> None:
         """Add the rows of a number; the same number may be tried again, and counts once."""

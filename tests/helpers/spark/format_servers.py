@@ -35,7 +35,7 @@ PATIENCE = 90.0
 
 
 class Watched(DeltaDatasets):
-    """Be a store that notes what is asked, and does harm when told to.
+    """A store that notes what is asked, and does harm when told to.
 
     Attributes:
         reads: the arguments of each read. aborted: what was aborted, and what was answered.

@@ -1,4 +1,4 @@
-"""Be a driver: the same job, whatever kind of session it runs on.
+"""A driver: the same job, whatever kind of session it runs on.
 
 ``python -m tests.helpers.spark.job MASTER URL SETTINGS`` prints what has come of it, as one JSON
 object. A further argument ``speculated`` adds a job of which one task is slow, until a copy of it

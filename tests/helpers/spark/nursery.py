@@ -1,4 +1,4 @@
-"""Be a process that forks data servers, so that a test can kill one and have the next at once.
+"""A process that forks data servers, so that a test can kill one and have the next at once.
 
 A line on stdin, ``PORT AFTER``, starts a server of the directory; a line on stdout, ``PORT PID``,
 tells that it listens, and a further one, ``dead``, that it is no more. A server kills itself

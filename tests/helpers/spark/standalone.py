@@ -27,7 +27,7 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 class Part:
-    """Be a process of the cluster, whose log tells how far it is."""
+    """A process of the cluster, whose log tells how far it is."""
 
     def __init__(self, name: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
         self.name = name

@@ -52,7 +52,7 @@ def option_list(url: str, topic: str, **options: Any) -> dict[str, str]:
 
 
 class Sink:
-    """Be what ``foreachBatch`` calls: gather the ids of each batch, in this process."""
+    """Gather the ids of each batch that ``foreachBatch`` passes, in this process."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []

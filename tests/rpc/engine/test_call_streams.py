@@ -19,7 +19,7 @@ from ...helpers.waiting import wait_for
 
 
 class Alone(CallBase):
-    """Be a call without an endpoint; the test is the endpoint."""
+    """A call without an endpoint; the test is the endpoint."""
 
     def __init__(self, raises: bool = True) -> None:
         super().__init__(threading.Lock(), raises)

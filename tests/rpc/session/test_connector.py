@@ -69,7 +69,7 @@ def test_every_move_is_as_drawn_or_illegal(state: ConnectorState, happened: Conn
 
 
 class Client(Connector):
-    """Be a connector at time 0, with the codec and events at hand."""
+    """A connector at time 0, with the codec and events at hand."""
 
     def __init__(self, *, reconnect: bool = True, **options: Any) -> None:
         numbers = count()

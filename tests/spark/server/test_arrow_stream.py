@@ -28,7 +28,7 @@ END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class Filling(io.BytesIO):
-    """Be a stream whose bytes are there already."""
+    """A stream whose bytes are there already."""
 
     def fill(self, target: Any) -> int:
         return self.readinto(target)
@@ -75,7 +75,7 @@ def test_dictionaries_are_received_and_may_be_replaced() -> None:
 
 
 class Frames:
-    """Be written to, until there is an error."""
+    """Take what is written, until there is an error."""
 
     def __init__(self, room: int = 1 << 30) -> None:
         self.data = bytearray()

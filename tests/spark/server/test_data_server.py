@@ -38,7 +38,7 @@ KEY = "0" * 32
 
 
 class NoDatasets(DatasetStore):
-    """Be a store that holds nothing, and notes what it is asked."""
+    """A store that holds nothing, and notes what it is asked."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

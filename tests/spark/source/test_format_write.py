@@ -36,7 +36,7 @@ def kept(store: Watched, dataset: str = "d") -> list[int]:
 
 
 def failing_once(batches: Iterator[Any]) -> Iterator[Any]:
-    """Be a step that fails behind the first batch, in the first attempt at partition 1."""
+    """A step that fails after the first batch, in the first attempt at partition 1."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -47,7 +47,7 @@ def attempt(function: Any, *arguments: Any) -> tuple[Any, str | None]:
 
 @dataclass
 class Txn:
-    """Be what the model knows of a transaction."""
+    """A transaction as the model knows it."""
 
     name: str
     mode: str = "append"

@@ -22,7 +22,7 @@ HOUR = 3600.0
 
 
 class Clock:
-    """Tell the time, moved by some hours."""
+    """A clock that is some hours ahead or behind."""
 
     hours = 0.0
 

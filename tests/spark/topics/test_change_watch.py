@@ -19,7 +19,7 @@ def heads(latest: int) -> Heads:
 
 
 class Topic:
-    """Be what is looked at, and count who looks."""
+    """A topic that is watched, and counts the looks."""
 
     def __init__(self) -> None:
         self.latest = 0

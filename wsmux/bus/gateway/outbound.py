@@ -142,7 +142,7 @@ class Outbound(Half):
             _log.info("%s is kept for the next start: the gateway is closing", tracked.waiting.uid)
 
     def tell_expired(self) -> None:
-        """Tell the callers whose requests have expired without an answer."""
+        """Answer the callers whose requests have expired without an answer."""
         for uid in self._expiry.take(clock()):
             try:
                 found = self._store.tracked(uid, Deadline(GRACE))

@@ -69,7 +69,7 @@ class Write(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Tell the receiver that all has been sent."""
+    """The message by which a receiver learns that all has been sent."""
 
     place: Place
 

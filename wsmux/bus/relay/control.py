@@ -123,7 +123,7 @@ class Control:
         self._leave.append(callback)
 
     def left(self, session: Session) -> None:
-        """Tell all who want to know that the connection of a session has ended."""
+        """Notify the listeners that the connection of a session has ended."""
         for callback in self._leave:
             try:
                 callback(session)

@@ -128,7 +128,7 @@ def read_type(answer: Any) -> Ddl | None:
 
 
 class _Message:
-    """Be the schema of one row, or of its result, that lets messages of many pass.
+    """The schema of one row, or of its result, that lets messages of many pass.
 
     The handler checks their rows one by one, so that one that is refused refuses no other.
 

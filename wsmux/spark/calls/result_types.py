@@ -1,4 +1,4 @@
-"""Tell which type of Spark the results of a procedure have, by its annotation or its schema.
+"""Derive the Spark type of a procedure's results from its annotation or its schema.
 
 Types that Spark has no word for, or that leave it open what comes, are none: such results are text,
 or JSON.

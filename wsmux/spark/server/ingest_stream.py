@@ -205,7 +205,7 @@ class _Session:
         self._admitted = 0
 
     def serve(self) -> None:
-        """Tell the client where it is, and read from it to the end.
+        """Send the client its position, and read from it to the end.
 
         Raises:
             RiverError: what it has sent is refused, or the store fails.
@@ -248,12 +248,12 @@ class _Session:
         self._admitted += size + BATCH_COST
 
     def tell(self, rows: int) -> None:
-        """Tell the client that so many of its rows are durable; in a ``deadline`` that is over."""
+        """Acknowledge so many rows as durable; also in a ``deadline`` that is over."""
         self.rows = rows
         self._write(rows.to_bytes(8, "big"))
 
     def refuse(self, error: RiverError) -> None:
-        """Tell the client why it ends; never blocks."""
+        """Send the client the reason why its stream ends; never blocks."""
         line = refusal_line(error)
         with deadline(0):
             self._write(FAILURE + line if self._begun else line, last=True)

@@ -173,7 +173,7 @@ class Follower(DataSourceStreamReader):
         return [SpanPartition(self._topic, span) for span in found]
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Tell the server which rows are no longer needed; a later call makes up for a failure."""
+        """Report which rows the server need not keep; a later call makes up for a failure."""
         position = self._position(end)
         self._release(position.reader or self._reader, position.offsets)
 

@@ -1,4 +1,4 @@
-"""Tell what made the versions of a table, by its log."""
+"""Read from the log of a table what made each of its versions."""
 
 from __future__ import annotations
 
