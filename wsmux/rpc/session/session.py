@@ -93,22 +93,26 @@ class SendBuffer:
     Attributes:
         seq: number of the next message to send.
         ack: number of messages accepted.
-        buffered_bytes: bytes sent and not acknowledged.
+        buffered_messages, buffered_bytes: what was sent and is not acknowledged.
         owed_messages: messages accepted since the last message sent; not yet acknowledged.
         owed_bytes: the same in bytes.
     """
 
-    __slots__ = ("_buffer", "ack", "buffered_bytes", "owed_bytes", "owed_messages", "seq")
+    __slots__ = (
+        "_buffer",
+        "ack",
+        "buffered_bytes",
+        "buffered_messages",
+        "owed_bytes",
+        "owed_messages",
+        "seq",
+    )
 
     def __init__(self) -> None:
         self.seq = self.ack = 0
-        self.buffered_bytes = self.owed_messages = self.owed_bytes = 0
+        self.buffered_messages = self.buffered_bytes = 0
+        self.owed_messages = self.owed_bytes = 0
         self._buffer: deque[tuple[int, bytes]] = deque()
-
-    @property
-    def buffered_messages(self) -> int:
-        """Messages sent and not acknowledged."""
-        return len(self._buffer)
 
     @property
     def oldest(self) -> int:
@@ -123,6 +127,7 @@ class SendBuffer:
         data = encode(self.seq, self.ack)
         self._buffer.append((self.seq, data))
         self.seq += 1
+        self.buffered_messages += 1
         self.buffered_bytes += len(data)
         self.owed_messages = self.owed_bytes = 0
         return data
@@ -164,6 +169,7 @@ class SendBuffer:
         """Drop the messages below ``count``; the cost depends only on the number dropped."""
         buffer = self._buffer
         while buffer and buffer[0][0] < count:
+            self.buffered_messages -= 1
             self.buffered_bytes -= len(buffer.popleft()[1])
 
     def buffered(self) -> list[bytes]:
@@ -173,7 +179,7 @@ class SendBuffer:
     def clear(self) -> None:
         """Drop the buffer: the session is over."""
         self._buffer.clear()
-        self.buffered_bytes = 0
+        self.buffered_messages = self.buffered_bytes = 0
 
 
 # Seconds that a challenged peer has to answer. Another implementation's client, refused meanwhile,
@@ -291,6 +297,9 @@ class Session:
             SERVER_BUFFER if server else CLIENT_BUFFER
         )
         self._most_bytes = options.send_buffer_bytes or (SERVER_BYTES if server else CLIENT_BYTES)
+        writers = self._most_messages
+        self._most_answers = min(MOST_UNACKNOWLEDGED * writers, writers + MOST_MORE)
+        self._most_taken = most_taken(options.max_size)
         self._new_id = new_id
         self._send_buffer = SendBuffer()
         self._queue: list[bytes] = []
@@ -416,7 +425,11 @@ class Session:
         if self.state is not SessionState.ATTACHED:
             raise LocalProtocolError("a session without a connection receives nothing")
         try:
-            envelope = self._decode(data)
+            if len(data) <= self._most_taken:
+                envelope = self._codec.decode(data)
+            else:
+                oversize = Oversize(len(data), self._options.max_size)
+                envelope = self._codec.decode_head(data)._replace(payload=oversize)
         except EnvelopeError as error:
             raise SessionFailure(str(error)) from error
         if envelope.sender != self.peer_id:
@@ -432,10 +445,9 @@ class Session:
                 self._note_gap(envelope.seq)
             return None
         self._heard, self._challenged, self._gapped = now, None, False
-        writers = self._most_messages
-        most = min(MOST_UNACKNOWLEDGED * writers, writers + MOST_MORE)
-        if self._send_buffer.buffered_messages > most:
-            raise SessionFailure(f"the peer sends, but does not acknowledge {most} messages")
+        if self._send_buffer.buffered_messages > self._most_answers:
+            text = f"the peer sends, but does not acknowledge {self._most_answers} messages"
+            raise SessionFailure(text)
         if is_ack:
             if self.role is Role.CLIENT:
                 self._acknowledge()
@@ -446,12 +458,6 @@ class Session:
         ):
             self._acknowledge()
         return envelope if envelope.receiver == self.own_id else None
-
-    def _decode(self, data: Buffer) -> Envelope:
-        size, most = len(data), self._options.max_size
-        if size <= most_taken(most):
-            return self._codec.decode(data)
-        return self._codec.decode_head(data)._replace(payload=Oversize(size, most))
 
     def cut_by_size(self, reason: str, *, ours: bool) -> bool:
         """Record that a message too large to be read ended the connection, with code 1009.

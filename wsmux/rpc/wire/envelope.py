@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ...exceptions import RemoteProtocolError
@@ -50,6 +51,7 @@ MAX_COUNTER = 2**53 - 1
 
 _TEXTS = ("id", "from", "to", "streamId")
 _COUNTS = ("seq", "ack", "controlFlags")
+_required = itemgetter(*_TEXTS, *_COUNTS, "payload")
 
 
 class EnvelopeError(RemoteProtocolError):
@@ -95,38 +97,28 @@ class Envelope(NamedTuple):
         """
         if not isinstance(fields, dict):
             raise EnvelopeError("a message must be an object")
-        if "payload" not in fields:
-            raise EnvelopeError("a message without a payload")
-        get = fields.get
-        id_, sender, receiver, stream_id = get("id"), get("from"), get("to"), get("streamId")
-        if not (type(id_) is type(sender) is type(receiver) is type(stream_id) is str):
-            id_, sender, receiver, stream_id = (_text(fields, name) for name in _TEXTS)
-        seq, ack, flags = get("seq"), get("ack"), get("controlFlags")
+        try:
+            id_, sender, receiver, stream_id, seq, ack, flags, payload = _required(fields)
+        except KeyError:
+            if "payload" not in fields:
+                raise EnvelopeError("a message without a payload") from None
+            id_ = payload = None  # to be refused with the name of what is missing
+            sender = receiver = stream_id = seq = ack = flags = None
         if not (
-            type(seq) is type(ack) is type(flags) is int
-            and 0 <= seq <= MAX_COUNTER
-            and 0 <= ack <= MAX_COUNTER
-            and 0 <= flags <= MAX_COUNTER
+            type(id_) is type(sender) is type(receiver) is type(stream_id) is str
+            and type(seq) is type(ack) is type(flags) is int
+            and 0 <= seq | ack | flags <= MAX_COUNTER  # of 53 bits, so each is within them
         ):
+            id_, sender, receiver, stream_id = (_text(fields, name) for name in _TEXTS)
             seq, ack, flags = (_count(fields, name) for name in _COUNTS)
+        required = (id_, sender, receiver, seq, ack, stream_id, flags, payload)
+        if len(fields) == len(required):
+            return cls._make((*required, None, None, None, None))
         service = _text(fields, "serviceName") if "serviceName" in fields else None
         procedure = _text(fields, "procedureName") if "procedureName" in fields else None
         tracing = _tracing(fields) if "tracing" in fields else None
         timeout = _count(fields, "timeoutMs") if "timeoutMs" in fields else None
-        return cls(
-            id_,
-            sender,
-            receiver,
-            seq,
-            ack,
-            stream_id,
-            flags,
-            fields["payload"],
-            service,
-            procedure,
-            tracing,
-            timeout,
-        )
+        return cls._make((*required, service, procedure, tracing, timeout))
 
     def head(self) -> dict[str, Any]:
         """Return all fields except the payload, as sent."""
@@ -194,7 +186,9 @@ class NotAResult(ValueError):
 
 def is_close(payload: Any) -> bool:
     """Return whether a payload only closes a half."""
-    return isinstance(payload, Mapping) and payload.get("type") == "CLOSE" and "ok" not in payload
+    # That a dict is a mapping, the abstract class would find out slowly.
+    mapping = isinstance(payload, (dict, Mapping))
+    return mapping and payload.get("type") == "CLOSE" and "ok" not in payload
 
 
 def result(value: Any) -> dict[str, Any]:
@@ -213,7 +207,7 @@ def read_result(payload: Any) -> Any:
     Raises:
         NotAResult: it contains neither.
     """
-    if isinstance(payload, Mapping):
+    if isinstance(payload, (dict, Mapping)):
         if payload.get("ok") is True and "payload" in payload:
             return payload["payload"]
         error = payload.get("payload")

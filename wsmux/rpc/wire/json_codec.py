@@ -32,6 +32,8 @@ __all__ = ["JsonCodec", "codec_of"]
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
 
+_SPACES = " \t\n\r"
+
 
 class JsonCodec(Codec):
     """Encode and decode messages as JSON; see ``Codec``.
@@ -80,7 +82,10 @@ class JsonCodec(Codec):
             text = str(data, "utf-8")
             bounded = 0 < get_int_max_str_digits() <= MAX_DIGITS
             plain = bounded and "$" not in text and "\\u0024" not in text
-            fields = (_PLAIN if plain else _CAREFUL).decode(text)
+            text = text.strip(_SPACES)
+            fields, end = (_PLAIN if plain else _CAREFUL).raw_decode(text)
+            if end != len(text):
+                raise ValueError(f"there are {len(text) - end} characters after its end")
         except (ValueError, RecursionError) as error:
             raise EnvelopeError(f"a message must be JSON: {error}") from error
         return Envelope.from_fields(fields)

@@ -65,6 +65,8 @@ def portable(value: Any, room: int, rules: Rules) -> Any:
     """
     as_is, reserved, replace = rules
     kind = type(value)
+    if kind in as_is or (kind is int and MIN_SAFE <= value <= MAX_SAFE):
+        return value
     if kind is dict or (kind is not list and isinstance(value, Mapping)):
         inner = level_below(room)
         fields = {}
@@ -87,7 +89,7 @@ def portable(value: Any, room: int, rules: Rules) -> Any:
     if isinstance(value, int) and not isinstance(value, (bool, BigInt)):
         return int(value) if MIN_SAFE <= value <= MAX_SAFE else replace(value, room)
     # Encoders write subclasses of str and float like these.
-    return value if kind in as_is or isinstance(value, (str, float)) else replace(value, room)
+    return value if isinstance(value, (str, float)) else replace(value, room)
 
 
 def level_below(room: int) -> int:
