@@ -29,14 +29,15 @@ class ImpatientHandler(WSGIRequestHandler):
 
 
 @contextmanager
-def serving(
-    app: Flask,
-    ssl_context: ssl.SSLContext | None = None,
-    handler: type[WSGIRequestHandler] | None = None,
-) -> Iterator[int]:
+def serving(app: Flask, ssl_context: ssl.SSLContext | None = None) -> Iterator[int]:
     """Serve while the block runs; give the port."""
     server = make_server(
-        "127.0.0.1", 0, app, threaded=True, ssl_context=ssl_context, request_handler=handler
+        "127.0.0.1",
+        0,
+        app,
+        threaded=True,
+        ssl_context=ssl_context,
+        request_handler=ImpatientHandler,
     )
     thread = threading.Thread(target=server.serve_forever, args=(POLL,), name="werkzeug")
     thread.start()
@@ -59,6 +60,6 @@ def shown(
     app = Flask("app")
     options = {"token": TOKEN, "stalled_after": stalled_after, "cluster": cluster}
     app.register_blueprint(debug_blueprint(connections, **options))
-    with serving(app, ssl_context, ImpatientHandler) as port:
+    with serving(app, ssl_context) as port:
         scheme = "http" if ssl_context is None else "https"
         yield f"{scheme}://127.0.0.1:{port}/debug/wsmux/"
