@@ -29,6 +29,9 @@ KIB = 1024
 # Seconds until a storm is given up.
 PATIENCE = 1500.0
 
+# Nobody means harm with so many resets.
+CONFIG = wsmux.Config(max_resets=10**6)
+
 
 # Those of a WebSocket have all that the others have.
 CARRIERS = [
@@ -139,7 +142,7 @@ def storm(
     join_ends: Join, spawn: Spawn, threads: int, operations: int, heat: float = 0.0
 ) -> tuple[Hot, Hot]:
     """Have threads do so many operations each; ``heat`` is the part of them on shared streams."""
-    options = {"stream_handler": scripted.handle, "workers": 256}
+    options = {"stream_handler": scripted.handle, "workers": 256, "config": CONFIG}
     ends = join_ends(client=options, server=options)
     hot = Hot(ends.client), Hot(ends.server)
     failed = threading.Event()
