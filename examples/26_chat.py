@@ -4,8 +4,6 @@ With Redis it runs under several workers: ``REDIS=redis://localhost gunicorn -w 
 --threads 64 26_chat:app``.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 
