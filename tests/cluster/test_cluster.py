@@ -168,6 +168,31 @@ def test_one_connection_of_several_is_chosen(
         two.open_stream(gone)
 
 
+def test_nothing_reaches_a_connection_by_a_name_that_it_has_just_left(
+    nodes: Nodes, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = nodes
+    client, connection = pairs()
+    presence = two.join(connection, "user:1")
+    opens = connection.open_stream
+
+    def leaves_before(timeout: float | None) -> wsmux.Stream:
+        two.leave(presence)  # it was found already
+        return opens(timeout)
+
+    monkeypatch.setattr(connection, "open_stream", leaves_before)
+    with pytest.raises(NotConnected, match="has just left"):
+        one.open_stream("user:1", timeout=WAIT, header=b"for user:1")
+    monkeypatch.undo()
+    two.join(connection, "user:2")
+    with (
+        one.open_stream("user:2", timeout=WAIT, header=b"for user:2"),
+        client.accept_stream(WAIT) as stream,
+    ):
+        stream.timeout = WAIT
+        assert stream.read(10) == b"for user:2"
+
+
 def test_a_reset_reaches_the_far_end(nodes: Nodes, pairs: Pairs, accepted: ExitStack) -> None:
     one, two = nodes
     client, connection = pairs()

@@ -585,9 +585,9 @@ class _Running:
         name, member = (to.name, to) if isinstance(to, Presence) else (check_name(to), None)
         failed: ClusterError | None = None
         if member is None or member.node == self.id:
-            for connection in self._members.find(name, member and member.id):
+            for held in self._members.find(name, member and member.id):
                 try:
-                    return open_to(connection, deadline)
+                    return open_to(self._members, held, deadline)
                 except ClusterError as error:
                     failed = error
         if self._directory is not None and (member is None or member.node != self.id):

@@ -53,7 +53,7 @@ from ..runtime.thread_pool import SerialExecutor, ThreadPool
 from ..runtime.unix_sockets import check_same_user, remove_left
 from ..server import Server
 from .errors import ClusterError, NotConnected, Unreachable
-from .members import Members
+from .members import Held, Members
 from .records import VERSION, Node, Presence, check_token, link_token, parse_fields
 from .splicer import Splicer
 
@@ -106,21 +106,26 @@ def socket_folder() -> Path:
     return folder
 
 
-def open_to(connection: Connection, deadline: Deadline) -> Stream:
-    """Open a stream to a client.
+def open_to(members: Members, held: Held, deadline: Deadline) -> Stream:
+    """Open a stream to a client of this process.
 
     Raises:
-        NotConnected: its connection has ended, or ends.
+        NotConnected: its connection has ended, or ends, or it has left this name.
         Unreachable: it did not answer earlier streams in time, or refuses more.
     """
     try:
-        return connection.open_stream(deadline.remaining())
+        stream = held.connection.open_stream(deadline.remaining())
     except (ConnectionClosed, ForkedError) as error:
         raise NotConnected(f"its connection has ended: {error}") from error
     except StreamError as error:
         raise NotConnected(f"its connection ends: {error}") from error
     except (WsmuxError, TimeoutError) as error:
         raise Unreachable(f"no stream can be opened to it: {error}") from error
+    # It may have left since it was found; nothing may reach it by a name that it has no more.
+    if held.presence in members:
+        return stream
+    stream.reset()
+    raise NotConnected(f"it has just left, and is not {held.presence.name!r} any more")
 
 
 class LinkServer:
@@ -240,7 +245,7 @@ class LinkServer:
             name, member = str(request.get("name")), str(request.get("member"))
             for client in self._members.find(name, member) if ours else ():
                 answer = partial(self._answer, stream, client, deadline)
-                return client, partial(self._run, stream, answer)
+                return client.connection, partial(self._run, stream, answer)
             left = {"error": "not-connected", "text": "it has left"}
             call_within(deadline, _send, stream, left)
             stream.close()
@@ -257,9 +262,9 @@ class LinkServer:
             with self._lock:
                 self._waiting -= 1
 
-    def _answer(self, stream: Stream, client: Connection, deadline: Deadline) -> None:
+    def _answer(self, stream: Stream, client: Held, deadline: Deadline) -> None:
         try:
-            joined = open_to(client, deadline)
+            joined = open_to(self._members, client, deadline)
         except ClusterError as error:
             kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"
             call_within(deadline, _send, stream, {"error": kind, "text": str(error)[:1000]})

@@ -11,13 +11,15 @@ from ..mux.connection import Connection
 from .errors import ClusterError
 from .records import Presence
 
-__all__ = ["MAX_MEMBERS", "Members"]
+__all__ = ["MAX_MEMBERS", "Held", "Members"]
 
 # Connections that one process may have under all names together, and under one name.
 MAX_MEMBERS, MAX_OF_NAME = 100_000, 1_000
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
+    """Hold a connection, and what it has joined as."""
+
     connection: Connection
     presence: Presence
 
@@ -29,7 +31,7 @@ class Members:
         self._node = node
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
-        self._held: dict[str, dict[str, _Held]] = {}
+        self._held: dict[str, dict[str, Held]] = {}
         self._count = 0
 
     def add(self, connection: Connection, name: str) -> Presence:
@@ -46,7 +48,7 @@ class Members:
                     f"them as {name!r}: {MAX_MEMBERS} and {MAX_OF_NAME} are the most"
                 )
             presence = Presence(name, self._node, str(next(self._ids)), time.time())
-            self._held.setdefault(name, {})[presence.id] = _Held(connection, presence)
+            self._held.setdefault(name, {})[presence.id] = Held(connection, presence)
             self._count += 1
         return presence
 
@@ -71,12 +73,12 @@ class Members:
         held = self._held.get(presence.name, {}).get(presence.id)
         return held is not None and held.presence == presence
 
-    def find(self, name: str, member: str | None = None) -> list[Connection]:
+    def find(self, name: str, member: str | None = None) -> list[Held]:
         """Return the open connections under a name, the last that has joined first."""
         with self._lock:
             held = list(self._held.get(name, {}).values())
         return [
-            each.connection
+            each
             for each in reversed(held)
             if not each.connection.closed and member in (None, each.presence.id)
         ]
