@@ -16,16 +16,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import wsmux
-from wsmux.cluster import Cluster, Position, Presence, TopicGap, Unreachable
+from wsmux.cluster import Cluster, Position, Presence, Unreachable
 from wsmux.runtime.clock import monotonic
 
+from ..helpers.cluster_topics import Reader, check_topic
 from ..helpers.fixtures import Tell
-from ..helpers.redis_server import RedisServer
+from ..helpers.redis_server import RedisServer, leaked_names
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_value
 
@@ -138,7 +138,6 @@ class World:
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.published: list[tuple[Position, bytes]] = []
-        self.read: list[tuple[Position, bytes] | TopicGap] = []
 
     # What happens to processes, in one thread
 
@@ -220,37 +219,6 @@ class World:
             except Unreachable:
                 self.done["not published"] += 1
 
-    def follow(self, subscription: Any) -> None:
-        while True:
-            try:
-                message = subscription.read(WAIT)
-            except TopicGap as gap:
-                self.read.append(gap)
-                continue
-            if message.data == b"the end":
-                return
-            self.read.append((message.position, message.data))
-
-
-def place(text: str) -> Position:
-    epoch, _, number = text.partition("-")
-    return Position(int(epoch), int(number))
-
-
-def check_topic(world: World) -> None:
-    """Each message was read, in order and once, or is within a gap that was told."""
-    got = [each for each in world.read if not isinstance(each, TopicGap)]
-    told = [each for each in world.read if isinstance(each, TopicGap)]
-    gaps = [(place(each.after), place(each.before)) for each in told]
-    assert [each[0] for each in got] == sorted({each[0] for each in got})
-    known = dict(got)
-    for position, data in world.published:
-        if position in known:
-            assert known[position] == data
-        else:
-            assert any(after < position < before for after, before in gaps), (position, gaps)
-    world.done["read"], world.done["gaps"] = len(got), len(gaps)
-
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisServer]:
@@ -264,7 +232,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 def test_whatever_happens_nobody_gets_the_stream_of_another(redis: RedisServer, tell: Tell) -> None:
     with (
         Cluster(redis.url, lease=LEASE) as cluster,
-        cluster.subscribe("news") as news,
+        Reader(cluster, "news") as news,
         ExitStack() as stack,
     ):
         world = World(redis, cluster)
@@ -272,8 +240,7 @@ def test_whatever_happens_nobody_gets_the_stream_of_another(redis: RedisServer, 
         stack.callback(world.over.set)
         threads = [threading.Thread(target=world.ask, args=(SEED + n,)) for n in range(4)]
         threads += [threading.Thread(target=world.publish)]
-        following = threading.Thread(target=world.follow, args=(news,))
-        for thread in (*threads, following):
+        for thread in threads:
             thread.start()
         ends = monotonic() + SECONDS
         while monotonic() < ends:
@@ -288,19 +255,9 @@ def test_whatever_happens_nobody_gets_the_stream_of_another(redis: RedisServer, 
         for each in joined:
             world.answered(each, WAIT)
         assert world.wrong == []
-        cluster.publish("news", b"the end")
-        following.join(WAIT)
-        assert not following.is_alive()
-        check_topic(world)
+        news.join(cluster.publish("news", b"the end"))
+        tell(check_topic(world.published, news.read))
         world.kill()
-        wait_for(lambda: not leaked(redis))
+        wait_for(lambda: not leaked_names(redis))
         tell(f"{dict(world.done)}")
         assert world.done["answered"] > SECONDS
-
-
-def leaked(redis: RedisServer) -> list[str]:
-    """Return the keys that are of names."""
-    with redis.client() as client:
-        keys = [key.decode() for key in client.scan_iter("wsmux:cluster:default:*")]
-    kinds = ("name:", "names", "of:")
-    return [key for key in keys if key.removeprefix("wsmux:cluster:default:").startswith(kinds)]

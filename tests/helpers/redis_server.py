@@ -21,7 +21,7 @@ from .programs import needs
 from .stopped_process import KillableProcess
 from .timeouts import WAIT
 
-__all__ = ["RedisServer", "redis_server"]
+__all__ = ["RedisServer", "leaked_names", "redis_server"]
 
 PAUSE = 0.01
 
@@ -83,3 +83,11 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     """Run a server for a module."""
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+def leaked_names(server: RedisServer, namespace: str = "default") -> list[str]:
+    """Return the keys of a cluster that are of names, or of nodes that have them."""
+    prefix = f"wsmux:cluster:{namespace}:"
+    with server.client() as client:
+        keys = [key.decode().removeprefix(prefix) for key in client.scan_iter(f"{prefix}*")]
+    return sorted(key for key in keys if key.startswith(("name:", "names", "of:")))

@@ -46,6 +46,11 @@ class KillableProcess:
         finally:
             self._process.send_signal(signal.SIGCONT)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, such as SIGSTOP and, some time later, SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def hold(self, seconds: float) -> None:
         """Stop it for some seconds, as a machine that is short of everything does."""
         assert self._process is not None

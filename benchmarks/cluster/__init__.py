@@ -1,0 +1,1 @@
+"""Measure a cluster whose nodes are workers of gunicorn."""

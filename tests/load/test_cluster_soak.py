@@ -1,0 +1,144 @@
+"""A cluster of gunicorn's workers and other nodes, whose clients come and go while processes die.
+
+``WSMUX_CLUSTER_SECONDS`` says for how long, 60 by default, ``WSMUX_CLUSTER_SEED`` in which order.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cluster.site import BASE, KEPT, deliver
+from wsmux.cluster import Cluster, Presence
+
+from ..helpers.cluster_topics import Reader, check_topic
+from ..helpers.fixtures import Tell
+from ..helpers.load.cluster_crowd import TOPIC, Crowd, Seen
+from ..helpers.load.cluster_world import World
+from ..helpers.load.measuring import per_cent
+from ..helpers.redis_server import RedisServer, leaked_names
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for, wait_for_value
+
+SECONDS = float(os.environ.get("WSMUX_CLUSTER_SECONDS", "60"))
+SEED = int(os.environ.get("WSMUX_CLUSTER_SEED") or random.randrange(1 << 32))
+
+CLIENTS = 200
+
+# Seconds of a lease: many end while a process stands still.
+LEASE = 2.0
+
+# Seconds until everything has come back, the slowest answers have come, and all have left.
+SETTLE = 3 * WAIT
+
+# Wanted on a quiet machine, in milliseconds; only told.
+HEALTH = 20.0
+HEALTH_TIME = 30.0
+
+
+class Health:
+    """Ask a worker for its health, one request after the other, and note how long it takes.
+
+    Not while a worker stands still or is replaced: it may have taken the request.
+    """
+
+    def __init__(self, world: World, over: threading.Event) -> None:
+        self._world = world
+        self._over = over
+        self.seconds: list[float] = []
+
+    def ask(self) -> None:
+        while not self._over.wait(0.02):
+            begun = time.monotonic()
+            with suppress(OSError), urllib.request.urlopen(self._world.health, timeout=HEALTH_TIME):
+                took = time.monotonic() - begun
+                if self._world.disturbed < begun - 1.0:
+                    self.seconds.append(took)
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path) as server:
+        yield server
+
+
+def soak(redis: RedisServer, folder: Path, tell: Tell, clients: int, seconds: float) -> None:
+    tell(f"WSMUX_CLUSTER_SEED={SEED}, {seconds:g} s")
+    seen, over = Seen(), threading.Event()
+    with (
+        Cluster(redis.url, lease=LEASE, retention=KEPT) as cluster,
+        Reader(cluster, TOPIC) as quick,
+        Reader(cluster, TOPIC, pause=0.05) as slow,
+        ExitStack() as stack,
+    ):
+        world = World(redis, folder, LEASE, SEED, long=seconds >= 300)
+        stack.callback(world.kill)
+        wait_for(lambda: len(world.workers()) == 4)
+        crowd = Crowd(clients, world.urls, cluster, SEED, seen)
+        stack.callback(crowd.end)
+        stack.callback(crowd.stop)
+        stack.callback(over.set)
+        health = Health(world, over)
+        asking = threading.Thread(target=health.ask)
+        asking.start()
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends and not seen.wrong:
+            over.wait(min(world.step(), max(0.0, ends - time.monotonic())))
+        world.settle()
+        crowd.stop()
+        over.set()
+        asking.join(HEALTH_TIME + WAIT)
+        assert not asking.is_alive()
+        tell(f"{dict(world.done)}; {dict(seen.done)}")
+        told = [f"latest call {seen.latest:.2f} s beyond its limit"]
+        for what, values in (("open", seen.opened), ("/health", health.seconds)):
+            if values:
+                p50, p99 = (1000 * per_cent(values, each) for each in (50, 99))
+                told.append(f"{what} of {len(values)}: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+        tell("; ".join(told))
+        assert seen.wrong == []
+        check_settled(crowd, cluster)
+        end = cluster.publish(TOPIC, b"the end")
+        for reader in (quick, slow):
+            reader.join(end)
+            tell(check_topic(seen.published, reader.read))
+        assert seen.wrong == []
+        crowd.end()
+        wait_for_value(lambda: cluster.who(f"{BASE}*"), list[Presence](), SETTLE)
+        stack.close()
+        wait_for_value(cluster.who, list[Presence](), SETTLE)
+        wait_for_value(lambda: leaked_names(redis), list[str](), SETTLE)
+        assert "Traceback" not in world.said(), world.said()[-20_000:]
+    assert seen.done["taken"] > seconds
+
+
+def check_settled(crowd: Crowd, cluster: Cluster) -> None:
+    """Each client that is connected is found, where it is, and reached; and nobody else is."""
+    for each in crowd.visitors():
+        each.settle()
+    here = {(each.base, each.node) for each in crowd.visitors()}
+
+    def found() -> set[tuple[str, str]]:
+        return {(each.name, each.node) for each in cluster.who(f"{BASE}*")}
+
+    wait_for_value(found, here, SETTLE)
+    for name, _ in here:
+        told = deliver(cluster, name, 0, 8, WAIT)
+        assert told["result"] == "sent", (name, told)
+        crowd.check_told(name, 8, told)
+
+
+@pytest.mark.long
+@pytest.mark.hang_bound(SECONDS + 900)
+def test_whatever_dies_each_stream_reaches_who_has_its_name(
+    redis: RedisServer, tmp_path: Path, tell: Tell
+) -> None:
+    soak(redis, tmp_path, tell, CLIENTS, SECONDS)
