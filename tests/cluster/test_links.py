@@ -7,7 +7,9 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from wsmux.runtime.deadline import Deadline
 
 from ..helpers.cluster_nodes import asked, of
 from ..helpers.interrupts import interrupted_at
+from ..helpers.marking import wide
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
@@ -117,13 +120,13 @@ def test_a_client_that_is_slow_holds_back_no_other(
     server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving: list[links_module.LinkServer] = []
-    serve = links_module.LinkServer._serve
+    serve = links_module.LinkServer.serve
 
     def noted(each: links_module.LinkServer, link: wsmux.Connection) -> None:
         serving.append(each)
         serve(each, link)
 
-    monkeypatch.setattr(links_module.LinkServer, "_serve", noted)
+    monkeypatch.setattr(links_module.LinkServer, "serve", noted)
     monkeypatch.setattr(links_module, "ANSWERERS", 2)
     with (
         ExitStack() as held,
@@ -159,7 +162,7 @@ def _cannot_be_reached(cluster: Cluster, name: str) -> None:
 )
 def test_a_node_of_an_odd_address_cannot_be_reached(path: str, url: str) -> None:
     node = Node("1" * 32, "other" if url else "host", path, url)
-    links = links_module.Links("a" * 32, "host", KEY.encode(), None)
+    links = links_module.Links("a" * 32, "host", KEY.encode(), None, print)
     with pytest.raises(Unreachable, match="cannot be reached"):
         links.open(Presence("user:1", node.id, "1", 0.0), node, Deadline(WAIT))
 
@@ -219,7 +222,7 @@ def test_an_answer_above_the_bound_is_not_read(
     monkeypatch: pytest.MonkeyPatch, server: RedisServer, namespace: str, node: Node
 ) -> None:
     monkeypatch.setattr(links_module, "MAX_STATUS", -links_module.MAX_MESSAGE)
-    links = links_module.Links("a" * 32, node.host, KEY.encode(), None)
+    links = links_module.Links("a" * 32, node.host, KEY.encode(), None, print)
     try:
         with pytest.raises(Unreachable, match="0 at most were expected"):
             links.ask_status(node, 1.0, Deadline(WAIT))
@@ -278,12 +281,12 @@ def _until_gone(other: Cluster) -> None:
 
 
 def test_an_interrupted_attempt_leaves_the_link_usable() -> None:
-    link, (connection, other) = links_module.Link(), wsmux.pair()
+    link, (connection, other) = links_module.Link(True), wsmux.pair()
     with connection, other:
         number, interrupted = 0, True
         while interrupted:
             number += 1
-            link = links_module.Link()
+            link = links_module.Link(True)
             interrupted = interrupted_at(
                 number, lambda link=link: link.connected(lambda _: connection, Deadline(WAIT))
             )
@@ -293,7 +296,7 @@ def test_an_interrupted_attempt_leaves_the_link_usable() -> None:
 
 @pytest.mark.parametrize("ended", ["closed", "forgotten"])
 def test_a_link_that_has_ended_holds_no_connection(ended: str) -> None:
-    link, (connection, other) = links_module.Link(), wsmux.pair()
+    link, (connection, other) = links_module.Link(True), wsmux.pair()
     with connection, other:
 
         def dial(_: Deadline) -> wsmux.Connection:
@@ -312,7 +315,7 @@ def test_a_link_that_has_ended_holds_no_connection(ended: str) -> None:
 
 
 def test_links_without_a_connection_are_forgotten(tmp_path: Path) -> None:
-    links = links_module.Links("a" * 32, "host", None, None)
+    links = links_module.Links("a" * 32, "host", None, None, print)
     for number in range(3):
         node = Node(f"{number:032}", "host", str(tmp_path / "nobody.sock"), "")
         with pytest.raises(Unreachable, match="No such file"):
@@ -332,3 +335,240 @@ def test_a_node_without_a_socket_cannot_be_reached(
         pytest.raises(Unreachable, match="No such file"),
     ):
         other.open_stream("user:1")
+
+
+# One link of two nodes
+
+
+@pytest.fixture
+def dialled(monkeypatch: pytest.MonkeyPatch) -> list[wsmux.Connection]:
+    """Return the links that nodes have dialled, in order."""
+    made: list[wsmux.Connection] = []
+    dial = links_module.Links._dialled
+
+    def noted(links: links_module.Links, node: Node, deadline: Deadline) -> wsmux.Connection:
+        made.append(connection := dial(links, node, deadline))
+        return connection
+
+    monkeypatch.setattr(links_module.Links, "_dialled", noted)
+    return made
+
+
+class Both:
+    """Hold two nodes, of which each has a client, and open streams from each to the other's."""
+
+    def __init__(self, one: Cluster, two: Cluster, pairs: Pairs) -> None:
+        self.nodes = {"user:2": one, "user:1": two}  # by whom they open streams to
+        self.clients = {}
+        for name, node in (("user:1", one), ("user:2", two)):
+            self.clients[name], connection = pairs()
+            node.join(connection, name)
+
+    def open(self, name: str) -> tuple[wsmux.Stream, wsmux.Stream]:
+        stream = self.nodes[name].open_stream(name, timeout=WAIT)
+        far = self.clients[name].accept_stream(WAIT)
+        stream.timeout = far.timeout = WAIT
+        return stream, far
+
+    def reach_each_other(self) -> None:
+        for name in self.nodes:
+            exchange(*self.open(name))
+
+
+def exchange(stream: wsmux.Stream, far: wsmux.Stream) -> None:
+    with stream, far:
+        stream.write(b"there")
+        assert far.read(5) == b"there"
+        far.write(b"back")
+        assert stream.read(4) == b"back"
+
+
+def open_ones(links: list[wsmux.Connection]) -> int:
+    return sum(not each.closed for each in links)
+
+
+@pytest.mark.parametrize("nodes", ["unix", "hosts", *wide("tls")], indirect=True)
+def test_two_nodes_have_one_link(
+    nodes: tuple[Cluster, Cluster], pairs: Pairs, dialled: list[wsmux.Connection]
+) -> None:
+    both = Both(*nodes, pairs)
+    both.reach_each_other()
+    both.reach_each_other()
+    assert len(dialled) == 1
+
+
+@pytest.mark.parametrize("nodes", ["unix", "hosts"], indirect=True)
+def test_a_link_that_breaks_ends_its_streams_and_is_made_anew(
+    nodes: tuple[Cluster, Cluster], pairs: Pairs, dialled: list[wsmux.Connection]
+) -> None:
+    both = Both(*nodes, pairs)
+    with ExitStack() as held:
+        streams = [held.enter_context(each) for name in both.nodes for each in both.open(name)]
+        dialled[0].abort()
+        for each in streams:
+            with pytest.raises((wsmux.StreamReset, wsmux.ConnectionClosed)):
+                each.read()
+    both.reach_each_other()
+    assert len(dialled) == 2
+
+
+def test_a_node_that_comes_back_gets_a_link_of_its_own(
+    server: RedisServer, namespace: str, pairs: Pairs, dialled: list[wsmux.Connection]
+) -> None:
+    with Cluster(server.url, namespace=namespace) as one:
+        for number in range(1, 4):
+            with Cluster(server.url, namespace=namespace) as two:
+                Both(one, two, pairs).reach_each_other()
+            assert (len(dialled), open_ones(dialled)) == (number, 0)
+
+
+def test_nodes_that_dial_each_other_at_once_keep_one_link_and_lose_no_stream(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, wsmux.Connection] = {}
+    met = threading.Barrier(2)
+    tended = threading.Semaphore(0)
+    dial, drop = links_module.Links._dialled, links_module.Links.drop_ended
+
+    def together(links: links_module.Links, node: Node, deadline: Deadline) -> wsmux.Connection:
+        made[node.id] = dial(links, node, deadline)
+        met.wait(WAIT)
+        return made[node.id]
+
+    def noted(links: links_module.Links) -> None:
+        drop(links)
+        tended.release()
+
+    monkeypatch.setattr(links_module.Links, "_dialled", together)
+    monkeypatch.setattr(links_module.Links, "drop_ended", noted)
+    with (
+        Cluster(server.url, namespace=namespace, lease=1.0) as one,
+        Cluster(server.url, namespace=namespace, lease=1.0) as two,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        both = Both(one, two, pairs)
+        streams = list(pool.map(both.open, both.nodes))
+        for _ in range(6):  # as a rule by each of them, while the streams are open
+            assert tended.acquire(timeout=WAIT)
+        for pair in streams:
+            exchange(*pair)
+        kept, other = (made[each] for each in sorted((two.node, one.node), reverse=True))
+        wait_for(lambda: other.closed)
+        assert not kept.closed
+        both.reach_each_other()  # without dialling, which would wait for another one
+        assert not kept.closed
+
+
+def test_a_node_of_an_earlier_version_dials_a_link_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+    server: RedisServer,
+    namespace: str,
+    pairs: Pairs,
+    dialled: list[wsmux.Connection],
+) -> None:
+    left = {"error": "not-connected", "text": "it has left"}
+    monkeypatch.setattr(links_module.LinkServer, "_share", lambda *_: left)
+    with (
+        Cluster(server.url, namespace=namespace) as one,
+        Cluster(server.url, namespace=namespace) as two,
+    ):
+        Both(one, two, pairs).reach_each_other()
+        assert open_ones(dialled) == 2
+
+
+def test_a_request_whose_link_breaks_is_made_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+    server: RedisServer,
+    namespace: str,
+    pairs: Pairs,
+    dialled: list[wsmux.Connection],
+) -> None:
+    with (
+        Cluster(server.url, namespace=namespace) as one,
+        Cluster(server.url, namespace=namespace) as two,
+    ):
+        both = Both(one, two, pairs)
+        both.reach_each_other()
+        act = links_module.LinkServer._action
+        breaks = threading.Semaphore(1)
+
+        def action(each: Any, link: wsmux.Connection, *request: Any) -> Any:
+            if breaks.acquire(blocking=False):
+                link.abort()
+            return act(each, link, *request)
+
+        monkeypatch.setattr(links_module.LinkServer, "_action", action)
+        both.reach_each_other()
+        assert len(dialled) == 2
+
+
+@pytest.mark.parametrize("nodes", ["hosts"], indirect=True)
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"ok": True}, "does not have the key"),
+        ({"ok": True, "token": link_token(b"another key 1234", "a", "b", 1e9)}, "have the key"),
+    ],
+)
+def test_whoever_does_not_have_the_key_opens_no_streams_on_a_link(
+    nodes: tuple[Cluster, Cluster],
+    pairs: Pairs,
+    dialled: list[wsmux.Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: dict[str, Any],
+    told: str,
+) -> None:
+    monkeypatch.setattr(links_module.LinkServer, "_share", lambda *_: answer)
+    both = Both(*nodes, pairs)
+    with pytest.raises(Unreachable, match=told):
+        both.open("user:1")
+    assert dialled[0].closed
+
+
+@pytest.mark.parametrize("nodes", ["hosts"], indirect=True)
+def test_whoever_has_the_key_says_by_it_who_he_is(
+    nodes: tuple[Cluster, Cluster],
+    pairs: Pairs,
+    dialled: list[wsmux.Connection],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def other(*_: object) -> dict[str, Any]:
+        now = time.time()
+        return {"ok": True, "token": link_token(KEY.encode(), "1" * 32, nodes[0].node, now)}
+
+    monkeypatch.setattr(links_module.LinkServer, "_share", other)
+    both = Both(*nodes, pairs)
+    with pytest.raises(Unreachable, match="it says that it is node 11111111"):
+        both.open("user:2")
+    assert dialled[0].closed
+
+
+@pytest.mark.parametrize("source", ["b" * 32, None])
+def test_a_link_is_of_the_node_whose_token_was_shown(node: Node, source: object) -> None:
+    token = link_token(KEY.encode(), "a" * 32, node.id, time.time())
+    with wsmux.connect(node.url, headers={"Authorization": f"Bearer {token}"}) as link:
+        told = answer(link, message({"v": 1, "ask": "share", "node": node.id, "from": source}))
+    assert told["error"] == "unreachable"
+    assert "of node aaaa" in told["text"]
+
+
+def test_a_link_that_the_other_node_has_dialled_is_used_when_an_attempt_fails() -> None:
+    link, (connection, other) = links_module.Link(True), wsmux.pair()
+    with connection, other:
+
+        def dial(_: Deadline) -> wsmux.Connection:
+            assert link.adopt(connection)
+            raise ConnectionRefusedError("nobody listens")
+
+        assert link.connected(dial, Deadline(WAIT)) is connection
+        link.close()
+        assert connection.closed
+        assert not link.adopt(other)
+
+
+def test_a_node_that_has_left_shares_no_links() -> None:
+    links = links_module.Links("a" * 32, "host", None, None, print)
+    links.close()
+    connection, other = wsmux.pair()
+    with connection, other, pytest.raises(wsmux.HandshakeError, match="has left the cluster"):
+        links.adopt("b" * 32, connection)

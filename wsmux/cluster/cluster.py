@@ -441,11 +441,12 @@ class _Running:
         self._directory = Directory(calls, options.namespace, options.key, self._process)
         self.topics = RedisTopics(client, calls, options.namespace, options.retention)
         host = host_id()
-        self._links = Links(self.id, host, options.key, options.client_ssl)
+        self._links = Links(self.id, host, options.key, options.client_ssl, self._serve)
         self._server = LinkServer(
             self.id,
             self._members,
             self.splicer,
+            self._links.adopt,
             self._own_status,
             key=options.key,
             address=options.address,
@@ -599,6 +600,9 @@ class _Running:
                 except ClusterError as error:
                     failed = error
         raise failed or NotConnected(f"nobody has joined as {name!r}")
+
+    def _serve(self, link: Connection) -> None:
+        self._server.serve(link)
 
     # Redis is told
 

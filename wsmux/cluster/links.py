@@ -1,22 +1,30 @@
 """Open streams to the connections of other nodes, and let other nodes open some to ours.
 
-Between two nodes there is a wsmux connection for each direction, a *link*: over a Unix socket on
-the same host, where the system says that its peer is of the same user; elsewhere over a WebSocket,
-whose client shows a token made with the shared key, which needs TLS to be of use on a network that
-others can read. The node that wants a stream opens one on the link, and sends a request in it; the
-other node opens one to its client, answers, and joins the two. The first is then used as if it were
-the client's. So bytes cross two wires, each with its flow control, and never Redis.
+Between two nodes there is one wsmux connection, a *link*: over a Unix socket on the same host,
+where the system says that its peer is of the same user; elsewhere over a WebSocket, whose client
+shows a token made with the shared key, which needs TLS to be of use on a network that others can
+read. The node that wants a stream opens one on the link, and sends a request in it; the other node
+opens one to its client, answers, and joins the two. The first is then used as if it were the
+client's. So bytes cross two wires, each with its flow control, and never Redis.
+
+The node that dials says who it is, by the first stream; from then on both open streams on the link.
+If two nodes dial each other at once, both keep the link of the one whose id is smaller; the other
+link is ended, by the node that has dialled it, once its last stream has ended. A request that was
+on its way by then, or on a link that has broken, is made once more.
 
 A request or answer is four bytes, its size, most significant first, and as many of JSON. A request
 has ``v``, ``name``, ``node`` and ``member``; an answer ``v`` and ``ok``, or ``error``, which is
 ``not-connected`` or ``unreachable``, with ``text``. A request that has ``ask`` instead of ``name``
-and ``member`` is a question to the node itself: ``status``, with ``stalled_after``. Its answer is
-larger, and has ``status``; a node of an earlier version answers that nobody is connected.
+and ``member`` is a question to the node itself: ``status``, with ``stalled_after``, or ``share``,
+with ``from``, whether both may use the link. The answer to the former is larger, and has
+``status``; that to the latter ``ok``, and between hosts ``token``, which is made as that of a
+client, so that only who has the key is let in by the node that has dialled. A node of an earlier
+version answers that nobody is connected; then each uses a link of its own.
 
-Threads: one of each link serves it and reads the requests, so a node that sends none holds back its
-own alone; they are answered in a pool, since a client may be slow, one by one for each client. No
-lock is held during any of this. Of several threads that want a link to the same node, one makes it,
-and the others wait for that.
+Threads: at each end one serves the link and reads the requests, so a node that sends none holds
+back its own alone; they are answered in a pool, since a client may be slow, one by one for each
+client. No lock is held during any of this. Of several threads that want a link to the same node,
+one makes it, and the others wait for that.
 """
 
 from __future__ import annotations
@@ -40,8 +48,16 @@ from ..config import Config
 from ..diagnostics.status import STALLED_AFTER
 from ..endpoints.acceptor import listen, listen_unix
 from ..endpoints.connection_options import ConnectionOptions
-from ..exceptions import ConnectionClosed, ForkedError, HandshakeError, StreamError, WsmuxError
+from ..exceptions import (
+    ConnectionClosed,
+    ForkedError,
+    HandshakeError,
+    StreamError,
+    StreamRefused,
+    WsmuxError,
+)
 from ..handshake.access import Access
+from ..handshake.request import Request
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..protocols.base import Role
@@ -50,6 +66,7 @@ from ..runtime.files import private_folder
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
 from ..runtime.thread_pool import SerialExecutor, ThreadPool
+from ..runtime.threads import daemon_thread, start_thread
 from ..runtime.unix_sockets import check_same_user, remove_left
 from ..server import Server
 from .errors import ClusterError, NotConnected, Unreachable
@@ -135,6 +152,8 @@ class LinkServer:
         node: the id of this node.
         members: the connections of this node.
         splicer: joins streams.
+        adopt: called with the id of another node and a link of it, on which this one may open
+            streams, too.
         status: returns the status of this process as JSON of at most so many bytes, given the
             seconds after which something is stalled.
         key: the shared key.
@@ -154,6 +173,7 @@ class LinkServer:
         node: str,
         members: Members,
         splicer: Splicer,
+        adopt: Callable[[str, Connection], object],
         status: Callable[[float, int], bytes],
         *,
         key: bytes | None,
@@ -163,7 +183,9 @@ class LinkServer:
         self._node = node
         self._members = members
         self._splicer = splicer
+        self._adopt = adopt
         self._status = status
+        self._key = key
         self._pool = ThreadPool(ANSWERERS, "wsmux-cluster")
         self._answers = SerialExecutor(self._pool)
         self._waiting = 0
@@ -189,7 +211,7 @@ class LinkServer:
         ssl_context: ssl.SSLContext | None = None,
     ) -> Server:
         return Server(
-            self._serve,
+            self.serve,
             listener,
             ConnectionOptions(config=LINK),
             protocols=("wsmux",),
@@ -198,6 +220,7 @@ class LinkServer:
             ssl_context=ssl_context,
             max_connections=MAX_LINKS,
             access=access,
+            authorize=None if access is None else _source,
         )
 
     def close(self) -> None:
@@ -211,7 +234,8 @@ class LinkServer:
     def _check(self, key: bytes, token: str) -> str:
         return check_token(key, token, self._node, time.time())
 
-    def _serve(self, link: Connection) -> None:
+    def serve(self, link: Connection) -> None:
+        """Answer the requests of another node, until the link has ended."""
         for stream in link:
             deadline = Deadline(ANSWER_TIME)
             with self._lock:
@@ -242,16 +266,31 @@ class LinkServer:
             if ours and request.get("ask") == "status":
                 tell = partial(self._tell, stream, request.get("stalled_after"), deadline)
                 return link, partial(self._run, stream, tell)
+            if ours and request.get("ask") == "share":
+                answer = self._share(link, request.get("from"))
+                call_within(deadline, _send, stream, answer)
+                stream.close()
+                return None
             name, member = str(request.get("name")), str(request.get("member"))
             for client in self._members.find(name, member) if ours else ():
-                answer = partial(self._answer, stream, client, deadline)
-                return client.connection, partial(self._run, stream, answer)
+                join = partial(self._answer, stream, client, deadline)
+                return client.connection, partial(self._run, stream, join)
             left = {"error": "not-connected", "text": "it has left"}
             call_within(deadline, _send, stream, left)
             stream.close()
         except (WsmuxError, OSError, ValueError) as error:
             self._give_up(stream, error)
         return None
+
+    def _share(self, link: Connection, source: Any) -> dict[str, Any]:
+        """Let this node open streams on a link that another one has dialled; return the answer."""
+        if not isinstance(source, str) or link.user not in (None, source):
+            text = f"this link is of node {link.user}, and not of {source!r:.40}"
+            return {"error": "unreachable", "text": text}
+        self._adopt(source, link)
+        if link.user is None or self._key is None:  # of the same host
+            return {"ok": True}
+        return {"ok": True, "token": link_token(self._key, self._node, source, time.time())}
 
     def _run(self, stream: Stream, answer: Callable[[], None]) -> None:
         try:
@@ -296,6 +335,11 @@ class LinkServer:
             stream.reset()
 
 
+def _source(request: Request) -> str:
+    """Return the id of the node whose token was checked before."""
+    return request.headers["authorization"].split()[-1].partition(".")[0]
+
+
 class Links:
     """Hold the links to other nodes. Any thread may use it.
 
@@ -303,12 +347,19 @@ class Links:
         node: the id of this node.
         host: that of this process; see ``host_id``.
         key, ssl_context: as of the cluster; the context is a client-side one.
+        serve: answers the requests on a link that this node has dialled, until that has ended.
     """
 
     def __init__(
-        self, node: str, host: str, key: bytes | None, ssl_context: ssl.SSLContext | None
+        self,
+        node: str,
+        host: str,
+        key: bytes | None,
+        ssl_context: ssl.SSLContext | None,
+        serve: Callable[[Connection], object],
     ) -> None:
         self._node = node
+        self._serve = serve
         self._host = host
         self._key = key
         self._ssl_context = ssl_context
@@ -358,39 +409,96 @@ class Links:
             Unreachable: there was none in time. It names the node as ``what``, and its cause is a
                 ``TimeoutError`` if the time was up.
         """
-        try:
-            connection = self._connected(node, deadline)
-            stream = connection.open_stream(deadline.remaining())
-        except (WsmuxError, OSError, ValueError) as error:  # the latter for an odd path or URL
-            raise Unreachable(f"{what} cannot be reached: {error}") from error
-        try:
-            call_within(deadline, _send, stream, request)
-            return stream, call_within(deadline, _receive, stream, most)
-        except (WsmuxError, OSError, ValueError) as error:
-            stream.reset()
-            raise Unreachable(f"{what} gave no answer: {error}") from error
-        except BaseException:
-            stream.reset()
-            raise
+        again = True
+        while True:
+            stream: Stream | None = None
+            try:
+                stream = self._connected(node, deadline).open_stream(deadline.remaining())
+                call_within(deadline, _send, stream, request)
+                return stream, call_within(deadline, _receive, stream, most)
+            except (WsmuxError, OSError, ValueError) as error:  # the latter for an odd path or URL
+                if stream is not None:
+                    stream.reset()
+                if again and isinstance(error, ConnectionClosed | StreamRefused):
+                    again = False  # the link has been lost, or given up for another one
+                    continue
+                does = "cannot be reached" if stream is None else "gave no answer"
+                raise Unreachable(f"{what} {does}: {error}") from error
+            except BaseException:
+                if stream is not None:
+                    stream.reset()
+                raise
+
+    def _link(self, node: str) -> Link:
+        with self._lock:
+            if self._closed:
+                raise HandshakeError("this node has left the cluster")
+            return self._links.setdefault(node, Link(self._node < node))
 
     def _connected(self, node: Node, deadline: Deadline) -> Connection:
         while True:
-            with self._lock:
-                if self._closed:
-                    raise HandshakeError("this node has left the cluster")
-                link = self._links.setdefault(node.id, Link())
+            link = self._link(node.id)
             connection = link.connected(partial(self._dial, node), deadline)
             if connection is not None:
                 return connection  # else it was forgotten between the two calls
 
+    def adopt(self, node: str, connection: Connection) -> None:
+        """Open streams on a link that another node has dialled, unless there is a better one.
+
+        Raises:
+            HandshakeError: this node has left.
+        """
+        while not self._link(node).adopt(connection):
+            pass  # it was forgotten between the two calls
+
     def _dial(self, node: Node, deadline: Deadline) -> Connection:
+        """Return a link to a node, which serves its requests, too, if it is of this version."""
+        connection = self._dialled(node, deadline)
+        try:
+            if self._is_shared(node, connection, deadline):
+                name = f"wsmux-cluster-{node.id[:8]}"
+                start_thread(daemon_thread(self._serve_own, name=name, args=(connection,)))
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    def _serve_own(self, connection: Connection) -> None:
+        """Answer the other node on a link that this one has dialled."""
+        try:
+            self._serve(connection)
+        except ConnectionClosed as error:
+            _log.debug("the link %s has ended: %s", connection.name, error)
+        except Exception:
+            _log.exception("the link %s could not be served; it ends", connection.name)
+            connection.abort()
+
+    def _is_shared(self, node: Node, connection: Connection, deadline: Deadline) -> bool:
+        """Ask another node whether it opens streams on this link, too; return whether it may."""
+        with connection.open_stream(deadline.remaining()) as stream:
+            question = {"ask": "share", "node": node.id, "from": self._node}
+            call_within(deadline, _send, stream, question)
+            answer = call_within(deadline, _receive, stream)
+        if answer.get("ok") is not True:
+            return False
+        if node.host != self._host:
+            assert self._key is not None
+            try:
+                source = check_token(self._key, str(answer.get("token")), self._node, time.time())
+            except PermissionError as error:
+                raise HandshakeError(f"it does not have the key: {error}") from error
+            if source != node.id:
+                raise HandshakeError(f"it says that it is node {source[:8]}")
+        return True
+
+    def _dialled(self, node: Node, deadline: Deadline) -> Connection:
         if node.host == self._host:
             sock = socket.socket(socket.AF_UNIX)
             try:
                 sock.settimeout(deadline.remaining())
                 sock.connect(node.path)
                 check_same_user(sock)
-                return from_socket(sock, role=Role.CLIENT, config=LINK, accept_streams=False)
+                return from_socket(sock, role=Role.CLIENT, config=LINK)
             except BaseException:
                 sock.close()
                 raise
@@ -405,7 +513,6 @@ class Links:
             ssl_context=self._ssl_context if node.url.startswith("wss:") else None,
             timeout=deadline.remaining(),
             config=LINK,
-            accept_streams=False,
         )
 
     def drop_ended(self) -> None:
@@ -425,22 +532,33 @@ class Links:
 
 
 class Link:
-    """Hold the connection to one node, which is made when it is needed.
+    """Hold the connection to one node, which either of the two has made, when it was needed.
 
     Of ``_over`` and ``_connection``, ``connected`` and ``close`` each set one before they read the
     other, so a connection that is made meanwhile is closed by one of them.
+
+    Args:
+        prefers_ours: of two connections, both nodes keep the one that this node has dialled.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefers_ours: bool) -> None:
+        self._prefers_ours = prefers_ours
         self._changed = Condition(threading.Lock())
         self._connection: Connection | None = None
+        self._ours = False  # whether this node has dialled that
+        self._given_up: list[Connection] = []  # which it has dialled, and whose streams go on
         self._dialled = False
         self._over = False
+
+    def current(self) -> Connection | None:
+        """Return the connection, if it is open."""
+        connection = self._connection
+        return None if connection is None or connection.closed else connection
 
     def connected(
         self, dial: Callable[[Deadline], Connection], deadline: Deadline
     ) -> Connection | None:
-        """Return the connection, after making it, or after another thread has made it.
+        """Return the connection, after making it, or after another thread or node has made it.
 
         ``None`` says that the link was closed, or forgotten as unused.
         """
@@ -448,10 +566,10 @@ class Link:
         try:
             with self._changed:
                 while True:
-                    connection = self._connection
+                    connection = self.current()
                     if self._over:
                         return None
-                    if connection is not None and not connection.closed:
+                    if connection is not None:
                         return connection
                     if not self._dialled:
                         self._dialled = dials = True  # no signal is handled in between
@@ -460,8 +578,7 @@ class Link:
                         raise TimeoutError("another thread is still connecting to it")
                     remaining = deadline.remaining()
                     self._changed.wait(LOOK if remaining is None else min(LOOK, remaining))
-            made = self._connection = dial(deadline)
-            return None if self._over else made
+            return self._dial(dial, deadline)
         finally:
             if dials:
                 self._dialled = False  # before any call, around which a signal may be handled
@@ -470,20 +587,62 @@ class Link:
                 with self._changed:
                     self._changed.notify_all()
 
-    def end_unused(self) -> bool:
-        """End the link if it has no connection, and none is being made; return whether it had."""
+    def _dial(
+        self, dial: Callable[[Deadline], Connection], deadline: Deadline
+    ) -> Connection | None:
+        try:
+            made = dial(deadline)
+        except (WsmuxError, OSError, ValueError):
+            found = self.current()  # the other node has dialled meanwhile
+            if found is None:
+                raise
+            return found
         with self._changed:
-            if self._connection is None or self._connection.closed:
+            self._keep_locked(made, True)
+        return None if self._over else self._connection
+
+    def adopt(self, connection: Connection) -> bool:
+        """Use a connection that the other node has dialled; return false if the link is over."""
+        with self._changed:
+            if not self._over:
+                self._keep_locked(connection, False)
+                self._changed.notify_all()
+            return not self._over
+
+    def _keep_locked(self, connection: Connection, ours: bool) -> None:
+        """Use a connection from now on, unless there is one that both nodes prefer."""
+        before, before_ours = self.current(), self._ours
+        if before is None or before_ours is ours or ours is self._prefers_ours:
+            self._connection, self._ours = connection, ours
+        else:
+            before, before_ours = connection, ours
+        if before is not None and before_ours:
+            self._given_up.append(before)
+
+    def end_unused(self) -> bool:
+        """End the link if it has no connection, and none is being made; return whether it had.
+
+        Connections that were given up are ended, too, if they have no streams any more.
+        """
+        with self._changed:
+            ended = [each for each in self._given_up if not each.stats().streams]
+            self._given_up = [each for each in self._given_up if each not in ended]
+            if self.current() is None and not self._given_up:
                 self._over = not self._dialled
-            return self._over
+            over = self._over
+        for each in ended:
+            each.close(0.0)
+        return over
 
     def close(self) -> None:
         """End the connection, also one that is just being made."""
         self._over = True
-        if self._connection is not None:
-            self._connection.close(0.0)
         with self._changed:
+            given_up, self._given_up = self._given_up, []
             self._changed.notify_all()
+        for each in (self._connection, *given_up):
+            if each is not None:
+                each.close(0.0)
 
 
 def _send(stream: Stream, fields: dict[str, Any]) -> None:
