@@ -1,4 +1,4 @@
-"""Measure wires, calls, relays or Spark against other libraries, in one run on this machine."""
+"""Measure wires, calls, relays, Spark or a cluster, in one run on this machine."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
         ("rpc", "remote calls over River instead of streams, and the memory of a session"),
         ("spark", "calls as PySpark makes them, near and far, within Spark if it is installed"),
         ("bus", "relays of the bus, calls over them, an idle twin and what a flood does"),
+        ("cluster", "streams between workers of gunicorn, and one with many WebSockets"),
         ("all", "every variant and wire, then calls, then relays, and what takes long"),
     ):
         add(f"--{option}", action="store_true", help=f"measure {text}")

@@ -255,11 +255,25 @@ BUS_MEASURES = {
 }
 
 
+CLUSTER_MEASURES = {
+    "cluster-open": _less(
+        "stream from each worker to each of 200 clients, p99", "ms", lambda c, s, _: c.open_p99()
+    ),
+    "cluster-held": _less(
+        "sent to who does not read, over two workers", "KiB", lambda c, s, _: c.held_back()
+    ),
+    "health": _less(
+        "/health beside 1,000 WebSockets on 8 threads, p99", "ms", lambda c, s, _: c.health_p99()
+    ),
+}
+
+
 MEASURES_OF: dict[str, dict[str, Measure]] = {
     "streams": MEASURES,
     "rpc": RPC_MEASURES,
     "bus": BUS_MEASURES,
     "spark": SPARK_MEASURES,
+    "cluster": CLUSTER_MEASURES,
 }
 
 EVERY_MEASURE = {name: each for kind in MEASURES_OF.values() for name, each in kind.items()}

@@ -62,7 +62,7 @@ class Peer(ABC):
         python_variable: the environment variable that names the Python to run it, where it needs
             another one than this.
         kind: what is measured of it: ``"streams"``, or with the option of that name ``"rpc"``,
-            ``"bus"`` or ``"spark"``.
+            ``"bus"``, ``"spark"`` or ``"cluster"``.
         leaves_out: figures that cannot be taken of it.
         on_demand: whether it is measured only when it is named, or with ``--all``.
     """

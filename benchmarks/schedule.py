@@ -34,7 +34,10 @@ ALL_SECONDS = 0.3
 HEAVY_REPETITIONS = 3
 
 # What is measured by an option of that name, and in words.
-NO_WIRES = {"rpc": "calls", "bus": "relays", "spark": "calls"}
+NO_WIRES = {"rpc": "calls", "bus": "relays", "spark": "calls", "cluster": "workers"}
+
+# What is not measured with ``--all``, nor by processes on a core of their own: they are many.
+APART = ("spark", "cluster")
 
 
 class Order(NamedTuple):
@@ -58,8 +61,8 @@ def orders(args: argparse.Namespace) -> list[Order]:
         CommandError: there is no such thing, or nothing is left.
     """
     wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
-    if args.spark:
-        wanted = [False]  # Java has threads of its own
+    if any(getattr(args, kind) for kind in APART):
+        wanted = [False]
     if True in wanted and len(cores()) < 2:
         talk("the processes cannot be pinned: fewer than two cores, or no such call here")
         wanted = [False]
@@ -100,14 +103,14 @@ def _kinds(args: argparse.Namespace) -> list[str]:
     named = [kind for kind in NO_WIRES if getattr(args, kind)]
     text = ""
     if args.all and named:
-        text = "--all measures calls and relays, too, and not what PySpark makes"
+        text = "--all measures calls and relays, too, but neither PySpark nor a cluster"
     elif len(named) > 1:
         text = f"{' and '.join(f'--{kind}' for kind in named)} are measured one after the other"
     elif named and args.protocol:
         text = f"--{named[0]} measures {NO_WIRES[named[0]]}, which have no wire to choose"
     if text:
         raise CommandError(text, status=2)
-    return [kind for kind in MEASURES_OF if kind != "spark"] if args.all else named or ["streams"]
+    return [kind for kind in MEASURES_OF if kind not in APART] if args.all else named or ["streams"]
 
 
 def _check(what: str, names: Sequence[str] | None, known: Iterable[str]) -> None:

@@ -145,6 +145,9 @@ TARGETS = (
     *_spark("latest-offset", "bare-sync", {5: 100}, {5: 100}),
     *_spark("spark-read", "spark-read-flight", {0: 0.9}, {0: 1}),
     *_spark("spark-write", "spark-write-flight", {0: 0.7}, {0: 0.9}),
+    _at_most("cluster-open", "gunicorn", 10),
+    _at_most("cluster-held", "gunicorn", 4096, 1024),
+    _at_most("health", "gunicorn", 20),
 )
 
 

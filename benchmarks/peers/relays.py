@@ -13,10 +13,9 @@ from wsmux.runtime.logs import logger
 
 from ..blocking import exchanging, median_us
 from ..peer import Peer
+from ..programs import REDIS, redis
 from ..words import SMALL, Open
 from .raw import Raw
-
-REDIS = "redis-server"
 
 # What a twin may send in a minute: one that floods reaches it at once, the others never.
 LIMIT = (4_000, 1_000_000_000)
@@ -63,11 +62,11 @@ class Relay(Peer):
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        from ..bus.server import echo, redis, relay
+        from ..bus.server import echo, relay
 
         if self.limit:
             logger("wsmux.bus").setLevel(logging.ERROR)  # that it drops messages is known
-        own = redis(REDIS) if self.redis else nullcontext()
+        own = redis() if self.redis else nullcontext()
         with own as url, echo() if self.bare else relay(url, self.limit) as address:
             yield address
 

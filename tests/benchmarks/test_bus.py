@@ -18,10 +18,11 @@ from benchmarks.bus.moving import (
     open_link,
     small_request,
 )
-from benchmarks.bus.server import echo, redis, relay
+from benchmarks.bus.server import echo, relay
 from benchmarks.measures import BUS_MEASURES
 from benchmarks.peers import find_peers
 from benchmarks.processes import Worker
+from benchmarks.programs import redis
 from benchmarks.results import Pass
 from benchmarks.targets import TARGETS, judge
 from wsmux.bus.wire.address import Address
@@ -201,7 +202,7 @@ def test_a_companion_that_ends_is_no_answer() -> None:
 
 @pytest.mark.usefixtures("redis_there")
 def test_redis_ends_with_the_block() -> None:
-    with redis("redis-server") as address:
+    with redis() as address:
         client = redis_client(address)
         assert client.ping()
     with pytest.raises(FAILURES):

@@ -92,7 +92,7 @@ def test_the_json_has_a_schema(find: Find, capsys: pytest.CaptureFixture[str]) -
     }
 
 
-@pytest.mark.parametrize("option", ["--rpc", "--bus", "--spark"])
+@pytest.mark.parametrize("option", ["--rpc", "--bus", "--spark", "--cluster"])
 def test_all_has_calls_and_relays(option: str) -> None:
     with pytest.raises(CommandError, match="--all measures calls and relays, too") as caught:
         bench("--all", option)
