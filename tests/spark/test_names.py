@@ -22,6 +22,7 @@ CALLS = {
     "register",
     "rpc",
     "ship",
+    "upload_bytes",
 }
 
 SERVER = {

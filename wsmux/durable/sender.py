@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..mux.stream import Stream
     from .interfaces import Journal
 
-__all__ = ["DurableStream", "open_durable"]
+__all__ = ["DurableStream", "begun", "open_durable"]
 
 # Bytes of answers read at once; an answer to a COMMIT has nine.
 CHUNK = 16 * KIB
@@ -59,7 +59,16 @@ def open_durable(
         epoch = journal.epoch
     machine = DurableSender(name, NO_EPOCH if epoch is None else epoch, size)
     deadline = Deadline(timeout)
-    stream = connection.open_stream(deadline.remaining())
+    return begun(connection.open_stream(deadline.remaining()), machine, deadline, journal)
+
+
+def begun(
+    stream: Stream, machine: DurableSender, deadline: Deadline, journal: Journal | None = None
+) -> DurableStream:
+    """Begin a durable stream on one that is open, such as behind the first lines of its server.
+
+    After an error the stream is reset. The errors are those of ``Connection.open_stream``.
+    """
     made = DurableStream(stream, machine, journal)
     try:
         made.begin(deadline)
@@ -169,10 +178,14 @@ class DurableStream(Leaving):
                     raise WriteTimeout(self._stream.id, taken, len(view)) from None
             return len(view)
 
-    def wait_committed(self, timeout: float | None = None) -> int:
+    def wait_committed(self, timeout: float | None = None, upto: int | None = None) -> int:
         """Wait until everything written so far is committed; return the committed offset.
 
         It is the receiver's handler that decides when it commits.
+
+        Args:
+            timeout: seconds, ``None`` for no limit.
+            upto: the offset that is enough, of what was written.
 
         Raises:
             TimeoutError: it is not within ``timeout`` seconds; the stream stays usable.
@@ -183,7 +196,7 @@ class DurableStream(Leaving):
         deadline = Deadline(timeout)
         with self._changed:
             self._check_open_locked()
-            target = self.offset
+            target = self.offset if upto is None else min(upto, self.offset)
             idle = not self._writing and not self._flushing  # a thread that writes sends it
             self._flushing = self._flushing or idle
         if idle:

@@ -17,6 +17,7 @@ from ..runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from .calls.batches import Deduplicator, arrow_batches, batched
+    from .calls.byte_upload import upload_bytes
     from .calls.procedure import Procedure, rpc
     from .connection_settings import Link, Recipe, connection
     from .errors import SparkError, error_from
@@ -54,12 +55,14 @@ __all__ = [
     "rpc",
     "serve_data",
     "ship",
+    "upload_bytes",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "calls.batches": ("Deduplicator", "arrow_batches", "batched"),
+        "calls.byte_upload": ("upload_bytes",),
         "calls.procedure": ("Procedure", "rpc"),
         "connection_settings": ("Link", "Recipe", "connection"),
         "errors": ("SparkError", "error_from"),
