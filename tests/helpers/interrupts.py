@@ -38,10 +38,17 @@ def _handle(number: int, frame: FrameType | None) -> None:
     raise _Interrupted
 
 
-def interrupted_at(number: int, action: Callable[[], object]) -> bool:
+def interrupted_at(
+    number: int, action: Callable[[], object], handle: Callable[[], object] | None = None
+) -> bool:
     """Call ``action``, interrupted at that of its steps, counted from 1; return whether it was.
 
     Must be called in the main thread.
+
+    Args:
+        number: of the step.
+        action: called first.
+        handle: called while the interrupt is handled.
     """
     steps = _Steps(number)
     before = signal.signal(signal.SIGALRM, _handle)
@@ -53,6 +60,8 @@ def interrupted_at(number: int, action: Callable[[], object]) -> bool:
             sys.setprofile(None)
     except _Interrupted:
         assert steps.fired
+        if handle is not None:
+            handle()
     finally:
         signal.signal(signal.SIGALRM, before)
     return steps.fired

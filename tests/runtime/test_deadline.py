@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 
+from wsmux.runtime.clock import monotonic
 from wsmux.runtime.deadline import (
     Deadline,
     RealDeadline,
@@ -13,6 +17,7 @@ from wsmux.runtime.deadline import (
     call_within,
     deadline,
     deadline_in,
+    within,
 )
 
 from ..helpers.interrupts import interrupted_at
@@ -177,3 +182,62 @@ def test_a_call_interrupted_at_any_step_bounds_nothing_any_more() -> None:
         interrupted = interrupted_at(number, lambda: call_within(ends, len, "call"))
         assert block_end() is None
     assert number > 3
+
+
+@pytest.mark.parametrize("enter", [lambda: deadline(5.0), lambda: within(Deadline(5.0))])
+def test_a_block_interrupted_at_any_step_bounds_nothing_any_more(
+    enter: Callable[[], AbstractContextManager[Deadline]],
+) -> None:
+    """Neither while the error is handled, nor behind that; and what is around it still counts."""
+
+    def work() -> None:
+        with deadline(1e6):
+            try:
+                with enter():
+                    len("body")
+            finally:
+                around.append(remaining_of(block_end()))
+
+    number, interrupted = 0, True
+    around: list[float] = []
+    handled: list[float | None] = []
+    while interrupted:
+        number += 1
+        interrupted = interrupted_at(number, work, handle=lambda: handled.append(block_end()))
+        assert block_end() is None, f"interrupted at step {number}"
+    assert handled == [None] * (number - 1)
+    assert all(left > 5.0 for left in around)
+    assert number > 12
+
+
+def remaining_of(end: float | None) -> float:
+    return 0.0 if end is None else end - monotonic()
+
+
+def test_blocks_that_end_in_another_order_bound_while_they_last(clock: Clock) -> None:
+    """As those of generators do."""
+    first, second = deadline(5.0), deadline(9.0)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert block_end() == 105.0  # the first limited the second when it began
+    second.__exit__(None, None, None)
+    assert block_end() is None
+
+
+def test_blocks_that_overlap_without_end_are_not_kept() -> None:
+    before = weakref.ref(entered := deadline(5.0))
+    entered.__enter__()
+    for _ in range(3):
+        following = deadline(5.0)
+        following.__enter__()
+        entered.__exit__(None, None, None)
+        entered = following
+    assert before() is None
+    entered.__exit__(None, None, None)
+
+
+def test_a_block_is_entered_once() -> None:
+    with (block := deadline(5.0)), pytest.raises(RuntimeError, match="entered once"), block:
+        pass
+    assert block_end() is None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
@@ -29,8 +30,69 @@ Result = TypeVar("Result")
 LONGEST_WAIT = 86_400.0
 
 
-# When the enclosing ``deadline`` block of this thread must end, by the monotonic clock.
-_block_ends: ContextVar[float | None] = ContextVar("wsmux_block_ends", default=None)
+class _Block:
+    """Limit the calls of a thread within a ``with`` block.
+
+    It counts while its lock is held. Entering ends with the call that acquires it, and ``__exit__``
+    is the lock's own function: written in C, so that no interrupt comes between leaving the block
+    and the end of the limit. One that is over is replaced by its ``outer`` when it is found.
+
+    Attributes:
+        at: when it must end, by the monotonic clock; ``None`` if it is unlimited.
+        outer: the block around it.
+    """
+
+    __slots__ = ("__weakref__", "_begin", "_lock", "at", "outer")
+
+    def __init__(self, begin: Callable[[], Deadline]) -> None:
+        self._begin: Callable[[], Deadline] | None = begin
+        self._lock = threading.Lock()
+        self.at: float | None = None
+        self.outer: _Block | None = None
+
+    def __enter__(self) -> Deadline:
+        begin, self._begin = self._begin, None
+        if begin is None:
+            raise RuntimeError("a block with a deadline is entered once: make another one")
+        ends = begin()
+        self.at, self.outer = ends.at, _enclosing()
+        if self.outer is not None:  # or blocks that overlap without end would keep all before
+            self.outer.outer = _counting(self.outer.outer)
+        _innermost.set(self)
+        try:
+            self._lock.acquire()
+        except BaseException:  # an interrupt, behind it
+            self._lock.release()
+            raise
+        return ends
+
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._lock.__exit__
+
+    def counts(self) -> bool:
+        """Return whether the block is entered."""
+        return self._lock.locked()
+
+
+# The block of this thread that was entered last; it may be over.
+_innermost: ContextVar[_Block | None] = ContextVar("wsmux_innermost_block", default=None)
+
+
+def _enclosing() -> _Block | None:
+    """Return the innermost block of this thread that is not over."""
+    found = _innermost.get()
+    block = _counting(found)
+    if block is not found:
+        _innermost.set(block)
+    return block
+
+
+def _counting(block: _Block | None) -> _Block | None:
+    """Return the first that is not over, of a block and those around it."""
+    while block is not None and not block.counts():
+        block = block.outer
+    return block
 
 
 class Deadline:
@@ -47,7 +109,7 @@ class Deadline:
 
     def __init__(self, timeout: float | None, *, outlives: bool = False) -> None:
         self.at = None if timeout is None else clock.monotonic() + timeout
-        ends = None if outlives else _block_ends.get()
+        ends = None if outlives or _innermost.get() is None else block_end()
         if ends is not None and (self.at is None or ends < self.at):
             self.at = ends
 
@@ -84,7 +146,8 @@ class RealDeadline(Deadline):
 
 def block_end() -> float | None:
     """Return when the enclosing ``deadline`` block must end, by the monotonic clock."""
-    return _block_ends.get()
+    block = _enclosing()
+    return None if block is None else block.at
 
 
 _NEVER = Deadline(None, outlives=True)
@@ -92,13 +155,12 @@ _NEVER = Deadline(None, outlives=True)
 
 def deadline_in(timeout: float | None, *, outlives: bool = False) -> Deadline:
     """Return a deadline; all that never expire are one shared object."""
-    if timeout is None and (outlives or _block_ends.get() is None):
+    if timeout is None and (outlives or _innermost.get() is None):
         return _NEVER
     return Deadline(timeout, outlives=outlives)
 
 
-@contextmanager
-def deadline(timeout: float | None) -> Iterator[Deadline]:
+def deadline(timeout: float | None) -> AbstractContextManager[Deadline]:
     """Limit the total time of all blocking calls that this thread makes within the block.
 
     Each call raises the ``TimeoutError`` of its own ``timeout``, at whichever comes first. This
@@ -116,40 +178,30 @@ def deadline(timeout: float | None) -> Iterator[Deadline]:
     Args:
         timeout: seconds, by the monotonic clock; ``None`` changes nothing.
 
-    Yields:
-        The ``Deadline``, whose ``remaining()`` and ``expired()`` tell the time left.
+    Returns:
+        The block, to be entered once, which is the ``Deadline`` in it: its ``remaining()`` and
+        ``expired()`` tell the time left.
 
     Raises:
         ValueError: the timeout is negative or not a number.
     """
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"a timeout must be at least 0 seconds, not {timeout!r}")
-    block = Deadline(timeout)
-    with within(block):
-        yield block
+    return _Block(lambda: Deadline(timeout))
 
 
-@contextmanager
-def within(ends: Deadline) -> Iterator[None]:
-    """Limit the calls made within the block by a deadline that already runs."""
-    token = _block_ends.set(ends.at)
-    try:
-        yield
-    finally:
-        _block_ends.reset(token)
+def within(ends: Deadline) -> AbstractContextManager[Deadline]:
+    """Limit the calls made within the block by a deadline that already runs.
+
+    As for ``deadline``, an interrupt may come at any step, and leaves no limit behind, which would
+    hold for all later calls of the thread.
+    """
+    return _Block(lambda: ends)
 
 
 def call_within(
     ends: Deadline, call: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
 ) -> Result:
-    """Limit one call by a deadline that already runs.
-
-    An interrupt may come at any step, and leaves no limit behind, as it may of ``within``: that
-    would hold for all later calls of the thread.
-    """
-    before = _block_ends.get()
-    try:
-        _block_ends.set(ends.at)
+    """Limit one call by a deadline that already runs."""
+    with within(ends):
         return call(*args, **kwargs)
-    finally:
-        _block_ends.set(before)
