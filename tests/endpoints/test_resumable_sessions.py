@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,7 @@ from wsmux.protocols.resumption import Hello, Refusal, Session, Welcome, parse_a
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import OneShotEvent
 from wsmux.testing import FaultProxy
+from wsmux.transport.resumable_transport import Carrier, ResumableTransport
 
 from ..helpers.raw_peer import BINARY, RawPeer, raw_client, read_head, request
 from ..helpers.raw_sessions import ID, welcomed
@@ -86,6 +88,41 @@ def test_what_a_replaced_carrier_still_sends_is_not_received() -> None:
             peer.sock.close()
             assert connection.wait_closed(WAIT)
             assert connection.close_code == 1000
+
+
+def test_of_two_carriers_that_race_the_later_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the thread of the earlier one, which had a right to the session, is the slower one."""
+    entered, go_on = threading.Event(), threading.Event()
+    with server() as serving, begun(serving) as (_, welcome):
+        (connection,) = serving.connections
+        offer = ResumableTransport.offer
+
+        def late(transport: ResumableTransport, carrier: Carrier) -> bool:
+            if not entered.is_set():
+                entered.set()
+                assert go_on.wait(WAIT)
+            return offer(transport, carrier)
+
+        monkeypatch.setattr(ResumableTransport, "offer", late)
+        with raw_client(serving.port, subprotocol=SUBPROTOCOL) as zombie:
+            zombie.send_frame(BINARY, back(welcome, 1).encode(welcome.key))
+            assert entered.wait(WAIT)
+            with greeted(serving.port, back(welcome, 2), welcome.key) as (peer, answer):
+                assert isinstance(answer, Welcome)
+                go_on.set()
+                assert zombie.recv_to_end() == b""
+                peer.send_frame(9, b"still there")
+                assert peer.recv_frame().payload == b"still there"
+                assert connection.stats().reconnects == 1
+
+
+def test_a_session_whose_grace_is_over_is_lost() -> None:
+    with server(wsmux.Resume(grace=0.05)) as serving, begun(serving) as (peer, welcome):
+        (connection,) = serving.connections
+        peer.sock.close()
+        assert connection.wait_closed(WAIT)
+        with greeted(serving.port, back(welcome), welcome.key) as (_, answer):
+            assert answer == Refusal(True, "this server does not have the session")
 
 
 @pytest.mark.parametrize(

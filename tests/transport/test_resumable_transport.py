@@ -36,18 +36,35 @@ def test_streams_go_on_over_another_carrier(protocol: str, how: Any) -> None:
         check_bulk_over_cuts(ends, "up", how, 7)
 
 
-def test_both_ends_that_fill_all_buffers_go_on() -> None:
-    """Neither reads until both write as much as fits, and the carrier is cut meanwhile."""
-    data = os.urandom(3 * MIB)
-    with pair(buffer=256 * 1024) as ends:
-        ours, theirs = joined(ends)
-        writing = [in_thread(stream.write, data) for stream in (ours, theirs)]
+@pytest.mark.parametrize("protocol", NAMES)
+def test_both_ends_that_fill_all_buffers_go_on(protocol: str) -> None:
+    fill_all_buffers(protocol)
+
+
+@pytest.mark.long
+@pytest.mark.hang_bound(600)
+@pytest.mark.parametrize("protocol", NAMES)
+def test_both_ends_that_fill_all_buffers_go_on_200_times(protocol: str) -> None:
+    for _ in range(200):
+        fill_all_buffers(protocol)
+
+
+def fill_all_buffers(protocol: str) -> None:
+    """Let both ends write until neither session nor socket takes more, and go on over another."""
+    data = os.urandom(MIB)
+    with pair(protocol=protocol, buffer=256 * 1024) as ends:
+        streams = [*joined(ends), *joined(ends)]  # one has no more credit than is kept
+        ends.proxy.freeze()
+        writing = [in_thread(stream.write, data) for stream in streams]
         for end in (ends.client, ends.server):
+            wait_for(lambda end=end: end.stats().unacknowledged_bytes > 128 * 1024)
             wait_for(lambda end=end: end.stats().waiting_writers)
         ends.outage()
+        ends.proxy.thaw()
         ends.over()
-        for reader in (ours, theirs):
-            assert read_all(reader, len(data)) == data
+        reading = [in_thread(read_all, stream, len(data)) for stream in streams]
+        for each in reading:
+            assert each.result(WAIT) == data
         for each in writing:
             each.result(WAIT)
 
@@ -325,7 +342,7 @@ def test_a_carrier_that_comes_while_another_is_attached_replaces_it(
             check(oldest)
             if transport.reconnects == 0:  # the first time
                 monkeypatch.undo()
-                assert transport.offer(Carrier(late, 0, 0, True))
+                assert transport.offer(Carrier(late, 0, 0, True, generation=1))
 
         monkeypatch.setattr(session, "check_oldest", check_oldest)
         with (

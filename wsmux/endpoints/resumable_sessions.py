@@ -142,7 +142,9 @@ class ResumableSessions:
             return found
         if isinstance(found, ResumableTransport):
             released = OneShotEvent()
-            carrier = Carrier(sock, hello.received, hello.oldest, True, released.set)
+            carrier = Carrier(
+                sock, hello.received, hello.oldest, True, released.set, hello.generation
+            )
             if found.offer(carrier):
                 return released
             found = Refusal(True, "the session has just ended")

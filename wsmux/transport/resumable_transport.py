@@ -48,6 +48,7 @@ class Carrier(NamedTuple):
         oldest: the position from which on the peer can send again.
         welcomes: this side has to answer the HELLO that came over it.
         released: called when the socket has been closed.
+        generation: that of the HELLO to answer.
     """
 
     sock: socket.socket
@@ -55,6 +56,7 @@ class Carrier(NamedTuple):
     oldest: int = 0
     welcomes: bool = False
     released: Callable[[], None] | None = None
+    generation: int = 0
 
     def close(self) -> None:
         """Close the socket of a carrier that is not used, or no longer."""
@@ -121,12 +123,18 @@ class ResumableTransport(MessageTransport):
     # Any thread
 
     def offer(self, carrier: Carrier) -> bool:
-        """Give the transport another carrier, which it now owns; return false if it has ended."""
+        """Give the transport another carrier, which it now owns; return false if it has ended.
+
+        One whose client has said a later HELLO meanwhile is closed, without an answer.
+        """
         with self.mutex:
             if self.cut:
                 return False
-            unused, self._offered = self._offered, carrier
-            self._leave_carrier_locked("it was replaced by another")
+            if carrier.welcomes and carrier.generation < self.session.generation:
+                unused: Carrier | None = carrier
+            else:
+                unused, self._offered = self._offered, carrier
+                self._leave_carrier_locked("it was replaced by another")
         if unused is not None:
             unused.close()
         self.wake()
