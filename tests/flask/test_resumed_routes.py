@@ -13,6 +13,7 @@ import wsmux
 from wsmux.flask import Mux
 from wsmux.testing import FaultProxy
 
+from ..helpers.raw_peer import in_thread
 from ..helpers.resumed import cut_off
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
@@ -81,6 +82,33 @@ def test_a_shutdown_gives_up_what_waits_for_its_client() -> None:
         assert isinstance(ours.error, wsmux.ResumeLost)
         assert "the server shuts down" in str(ours.error)
         connection.abort()
+
+
+def test_a_client_that_returns_to_a_server_that_drains_learns_it_at_once() -> None:
+    """Not when the time to drain is over, nor the grace."""
+    with (
+        site() as (mux, proxy),
+        wsmux.connect(f"{proxy.url}/echo", resume=True) as connection,
+        connection.open_stream() as stream,
+    ):
+        stream.write(b"open")
+        assert stream.read(4) == b"open"
+        draining = in_thread(mux.shutdown, 10 * WAIT)
+        wait_for(lambda: goes_away(connection))
+        proxy.reset()
+        assert connection.wait_closed(WAIT)
+        assert isinstance(connection.error, wsmux.ResumeLost)
+        assert connection.error.why == "the server shuts down"
+        draining.result(WAIT)
+
+
+def goes_away(connection: wsmux.Connection) -> bool:
+    """Return whether the other side opens no streams any more."""
+    try:
+        connection.open_stream(timeout=WAIT).reset()
+    except wsmux.StreamRefused:
+        return True
+    return False
 
 
 def test_a_route_that_does_not_resume_gives_an_ordinary_connection() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from wsmux.testing import FaultProxy
 
-from ..helpers.commands import running, served
+from ..helpers.commands import run, running, served
 from ..helpers.tunnel_server import connected, sending
 
 MIB = 1024 * 1024
@@ -87,6 +87,21 @@ def test_a_download_survives_cuts_in_one_connection(how: Any, tcp: bool) -> None
         assert not proxy.cutting
         assert proxy.accepted == 1 + cuts
     assert sent == [size]
+
+
+@pytest.mark.parametrize(
+    ("serve", "arguments"), [(["--echo"], ["cat"]), (["--exec", "cat"], ["exec", "--", "cat"])]
+)
+def test_cat_and_exec_survive_cuts(serve: list[str], arguments: list[str]) -> None:
+    data = b"".join(map(numbered, range(0, 2 * MIB, BLOCK)))
+    with served(*serve) as url, FaultProxy(int(url.rsplit(":", 1)[1].rstrip("/"))) as proxy:
+        proxy.cut_after(MIB // 2, MIB, way="down", how="rst")
+        name, *rest = arguments
+        done = run(name, "--resume", proxy.url, *rest, data=data)
+        assert not proxy.cutting
+        assert proxy.accepted == 3
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == data
 
 
 def test_without_resuming_a_cut_ends_what_goes_through() -> None:

@@ -53,7 +53,7 @@ from ..handshake.websocket_server import check_request
 from ..mux.connection import Connection, StartOn
 from ..mux.error_codes import CodeToReason, ReasonToCode
 from ..protocols.bymux_state import BymuxState
-from ..protocols.registry import served_protocols
+from ..protocols.registry import is_resumable, served_protocols
 from ..runtime.deadline import Deadline
 from ..runtime.hints import field_hints
 from ..runtime.lazy_imports import lazy_names
@@ -335,7 +335,8 @@ class Mux:
         def check(environ: dict[str, Any]) -> str:
             resumes = self._sessions is not None
             protocol = check_request(environ, self._protocols, self._origins, resumes)
-            self._served.check()
+            if not is_resumable(protocol):  # a client that returns is told what it has lost
+                self._served.check()
             return protocol
 
         def serve(upgraded: Upgraded) -> None:
