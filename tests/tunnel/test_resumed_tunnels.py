@@ -7,13 +7,15 @@ one is a download of 1 GiB over 200 cuts: ``pytest -m long tests/tunnel/test_res
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ import pytest
 from wsmux.testing import FaultProxy
 
 from ..helpers.commands import run, running, served
+from ..helpers.fixtures import Tell
 from ..helpers.tunnel_server import connected, sending
 
 MIB = 1024 * 1024
@@ -118,12 +121,13 @@ def test_without_resuming_a_cut_ends_what_goes_through() -> None:
 
 @pytest.mark.long
 @pytest.mark.hang_bound(1200)
-def test_a_gibibyte_survives_200_cuts_and_black_holes() -> None:
+def test_a_gibibyte_survives_200_cuts_and_black_holes(tell: Tell) -> None:
     """Cut by resets and ends of file in turn, each tenth time after everything has vanished."""
     size, cuts = 1024 * MIB, 200
     with source(size) as (place, sent), tunnel_over(place) as (proxy, near):
         ended = threading.Event()
-        outages = []
+        outages: dict[str, list[float]] = {"rst": [], "fin": [], "lost": []}
+        memory: list[int] = []
 
         def arrived(more: int) -> bool:
             """Wait until so many more bytes have come from the server; false at the end."""
@@ -137,13 +141,15 @@ def test_a_gibibyte_survives_200_cuts_and_black_holes() -> None:
             for number in range(cuts):
                 if not arrived(4 * MIB):
                     return
-                began = time.monotonic()
+                memory.append(resident())
+                began, how = time.monotonic(), "rst" if number % 2 else "fin"
                 if number % 10 == 9:
+                    how = "lost"
                     proxy.lose("up", "down")
                     ended.wait(0.5)
                 proxy.cut("rst" if number % 2 else "fin")
                 if arrived(BLOCK):
-                    outages.append(time.monotonic() - began)
+                    outages[how].append(time.monotonic() - began)
 
         cutter = threading.Thread(target=cut)
         cutter.start()
@@ -153,9 +159,19 @@ def test_a_gibibyte_survives_200_cuts_and_black_holes() -> None:
             ended.set()
             cutter.join()
     assert sent == [size]
-    assert len(outages) == cuts
-    outages.sort()
-    sys.stderr.write(
-        f"{len(outages)} cuts; data again after {outages[len(outages) // 2] * 1000:.0f} ms in the "
-        f"median, {outages[-1] * 1000:.0f} ms at most\n"
-    )
+    assert sum(map(len, outages.values())) == cuts
+    for how, seconds in outages.items():
+        tell(
+            f"{len(seconds)} {how}: data again after {median(seconds) * 1000:.0f} ms in the "
+            f"median, {max(seconds) * 1000:.0f} ms at most"
+        )
+    more = max(memory) - memory[10]  # the first cuts import what reconnects
+    tell(f"resident memory of both commands: {memory[10]} KiB after ten cuts, {more} more at most")
+    assert more <= 4 * 1024
+
+
+def resident() -> int:
+    """Return the KiB of memory of the commands that this process runs."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    texts = [Path(f"/proc/{child}/status").read_text() for child in children]
+    return sum(int(text.split("VmRSS:")[1].split()[0]) for text in texts)
