@@ -38,6 +38,11 @@ def write(store: DeltaDatasets, name: str, *batches: Any, mode: str = "append", 
     return txn
 
 
+def path_of(store: DeltaDatasets) -> Path:
+    """Return the folder of the dataset d."""
+    return Path(table_of(store, "d").folder.address)
+
+
 def read(store: DeltaDatasets, name: str) -> list[int]:
     ranges = store.describe(name).ranges
     return [each for one in ranges for each in ids(store.read(one.token).batches)]
@@ -89,7 +94,7 @@ def checkpointed(store: DeltaDatasets) -> None:
     overwritten(store)
     for version in range(4):
         name = f"{version:020d}.json"
-        os.utime(table_of(store, "d").path / "_delta_log" / name, (1e9, 1e9))
+        os.utime(path_of(store) / "_delta_log" / name, (1e9, 1e9))
     table_of(store, "d").checkpoint()
     write(store, "d", rows(90, 4))
 
@@ -133,7 +138,7 @@ def test_statistics_let_engines_leave_out_files(tmp_path: Path) -> None:
 def test_a_temporary_directory_goes_with_its_store() -> None:
     store = DeltaDatasets()
     write(store, "d", rows(0, 5))
-    path = table_of(store, "d").path
+    path = path_of(store)
     assert deltalake.DeltaTable(str(path)).version() == 0
     del store
     gc.collect()
@@ -148,7 +153,7 @@ def test_a_forked_process_leaves_the_temporary_directory_of_its_parent(
 ) -> None:
     store = DeltaDatasets()
     write(store, "d", rows(0, 1))
-    path = table_of(store, "d").path
+    path = path_of(store)
     parent = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
     del store

@@ -18,7 +18,7 @@ from wsmux.spark.store.base import Committed
 from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.store.filters import parse_filters, wire_value
 from wsmux.spark.tables import staging as staging_module
-from wsmux.spark.tables.data_files import remove_empty
+from wsmux.spark.tables.folder import Folder, LocalFolder
 
 from ...helpers.spark.arrow_data import pa
 from ...helpers.spark.engines import ENGINES, deltalake, read_by
@@ -292,7 +292,7 @@ def test_the_same_schema_can_be_partitioned_anew(store: DeltaDatasets, tmp_path:
 def test_open_files_are_bound_and_rows_of_a_value_go_on_in_another(
     store: DeltaDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_module, "OPEN_FILES", 4)
+    monkeypatch.setattr(LocalFolder, "open_files", 4)
     ids = list(range(60))
     batch = pa.record_batch([ids, [each % 6 for each in ids]], names=["id", "value"])
     schema = batch.schema
@@ -409,13 +409,13 @@ def test_a_folder_that_is_swept_before_a_file_is_in_it_is_made_again(
 ) -> None:
     new_file, left = staging_module.NewFile, 3
 
-    def swept(path: Path, *arguments: Any, **options: Any) -> Any:
+    def swept(folder: Folder, name: str, schema: Any) -> Any:
         nonlocal left
         if left:
             left -= 1
-            remove_empty(home(tmp_path), [path.parent.relative_to(home(tmp_path)).as_posix()])
-            assert not path.parent.parent.joinpath("day=2024-02-29").exists()
-        return new_file(path, *arguments, **options)
+            folder.remove_empty([os.path.dirname(name)])
+            assert not (home(tmp_path) / "day=2024-02-29").exists()
+        return new_file(folder, name, schema)
 
     monkeypatch.setattr(staging_module, "NewFile", swept)
     written(store, batch_of(0, 1), partition_by=["day", "word"])

@@ -21,6 +21,7 @@ from wsmux.spark.tables.data_files import (
     read_file,
     rows_in,
 )
+from wsmux.spark.tables.folder import LocalFolder
 
 from ...helpers.spark.arrow_data import SCHEMA, delta_wide, ids, pa, rows
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 
 def written(root: Path, *batches: Any, name: str = "x.parquet") -> DataFile:
-    file = NewFile(root / name, batches[0].schema, sync=True)
+    file = NewFile(LocalFolder(root, sync=True), name, batches[0].schema)
     for batch in batches:
         file.write(batch)
     told = file.close()
@@ -37,7 +38,7 @@ def written(root: Path, *batches: Any, name: str = "x.parquet") -> DataFile:
 
 
 def read(root: Path, file: DataFile, schema: Any, columns: Any, span: range) -> list[Any]:
-    return list(read_file(root, file, schema, columns, span, file.path))
+    return list(read_file(LocalFolder(root, sync=True), file, schema, columns, span, file.path))
 
 
 def test_any_range_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_nanoseconds_of_another_writer_are_read(tmp_path: Path) -> None:
 
 
 def test_what_is_abandoned_is_removed(tmp_path: Path) -> None:
-    file = NewFile(tmp_path / "x.parquet", SCHEMA, sync=False)
+    file = NewFile(LocalFolder(tmp_path, sync=False), "x.parquet", SCHEMA)
     file.write(rows(0, 5))
     file.abandon()
     assert os.listdir(tmp_path) == []
@@ -143,9 +144,9 @@ def test_large_files_are_cut_without_a_look_into_them() -> None:
 
 def test_rows_are_counted_where_no_statistics_tell(tmp_path: Path) -> None:
     written(tmp_path, rows(0, 7))
-    assert rows_in(tmp_path, "x.parquet", "x") == 7
+    assert rows_in(LocalFolder(tmp_path, sync=False), "x.parquet", "x") == 7
     (tmp_path / "x.parquet").write_bytes(b"garbage")
     with pytest.raises(RiverError, match="x is damaged"):
-        rows_in(tmp_path, "x.parquet", "x")
+        rows_in(LocalFolder(tmp_path, sync=False), "x.parquet", "x")
     with pytest.raises(FileNotFoundError):
-        rows_in(tmp_path, "y.parquet", "y")
+        rows_in(LocalFolder(tmp_path, sync=False), "y.parquet", "y")

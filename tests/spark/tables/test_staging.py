@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from wsmux.rpc import RiverError
+from wsmux.spark.tables.folder import LocalFolder
 from wsmux.spark.tables.staging import Staging
 
 from ...helpers.spark.arrow_data import SCHEMA, rows
@@ -21,7 +22,7 @@ KEY, OTHER = "0" * 32, "1" * 32
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
-    staging = Staging(tmp_path, "datasets/d", sync=True)
+    staging = Staging(LocalFolder(tmp_path, sync=True), "datasets/d")
     staging.begin(KEY, {"mode": "append"})
     return staging
 
@@ -37,10 +38,10 @@ def files(tmp_path: Path) -> list[str]:
 
 
 def test_a_transaction_is_what_it_was_begun_with(staging: Staging, tmp_path: Path) -> None:
-    assert Staging(tmp_path, "datasets/d", sync=False).info(KEY) == {"mode": "append"}
+    assert Staging(LocalFolder(tmp_path, sync=False), "datasets/d").info(KEY) == {"mode": "append"}
     assert staging.info(OTHER) is None
     assert staging.transactions() == [KEY]
-    assert Staging(tmp_path / "none", "x", sync=False).transactions() == []
+    assert Staging(LocalFolder(tmp_path / "none", sync=False), "x").transactions() == []
     with pytest.raises(ValueError, match="is no key"):
         staging.info("../x")
 

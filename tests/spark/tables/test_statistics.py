@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from wsmux.spark.store.filters import matcher, parse_filters
 from wsmux.spark.tables.data_files import NewFile
+from wsmux.spark.tables.folder import LocalFolder
 from wsmux.spark.tables.statistics import may_match
 
 from ...helpers.spark.arrow_data import pa
@@ -27,7 +28,7 @@ def told(tmp_path: Path, *columns: Any, **named: Any) -> dict[str, Any]:
     batch = pa.record_batch(
         [*columns, *named.values()], names=[*map(str, range(len(columns))), *named]
     )
-    file = NewFile(tmp_path / "x.parquet", batch.schema, sync=False)
+    file = NewFile(LocalFolder(tmp_path, sync=False), "x.parquet", batch.schema)
     file.write(batch)
     found: dict[str, Any] = json.loads(file.close().stats)
     return found

@@ -36,6 +36,7 @@ from ..tables.compaction import (
 )
 from ..tables.conditions import parse_condition
 from ..tables.data_files import groups_of, read_file
+from ..tables.folder import Folder, LocalFolder
 from ..tables.group_commit import append_group, ingested
 from ..tables.history import HISTORY, MAX_HISTORY, history
 from ..tables.partitions import check_partitions, matching
@@ -63,7 +64,7 @@ from .base import (
     VersionInfo,
     no_txn,
 )
-from .directory import checked_path, open_directory, real_directory, temporary_directory
+from .directory import open_directory, temporary_directory
 from .filters import Filter, Matcher, matcher
 from .schemas import bound_columns, schema_from_text, schema_text, stored_schema, takes
 
@@ -119,41 +120,36 @@ class DeltaDatasets(DatasetStore):
         if directory is None:
             directory = temporary_directory(self, "datasets")
             sync = False
-        self._path = open_directory(directory) / "datasets"
+        path = open_directory(directory) / "datasets"
+        self._folder: Folder = LocalFolder(path, sync=sync)
         self._ttl = ttl
-        self._sync = sync
         self._lock_timeout = lock_timeout
         self._optimizer = None if auto_optimize is None else AutoOptimizer(auto_optimize)
         self._clock = clock
         self._mutex = threading.Lock()
-        self._known: dict[str, tuple[tuple[int, int], DeltaDirectory]] = {}
+        self._known: dict[str, tuple[object, DeltaDirectory]] = {}
 
     # Tables
 
     def _find(self, name: str) -> DeltaDirectory | None:
-        path, shown = self._path / name, f"datasets/{name}"
-        if not real_directory(path, shown):
+        folder, shown = self._folder.below(name), f"datasets/{name}"
+        identity = folder.identity(shown)
+        if identity is None:
             return None
-        status = path.lstat()
-        inode = (status.st_dev, status.st_ino)
         with self._mutex:
             known = self._known.get(name)
-            if known is None or known[0] != inode:  # another one under the same name
+            if known is None or known[0] != identity:  # another one under the same name
                 table = DeltaDirectory(
-                    path,
-                    shown,
-                    sync=self._sync,
-                    lock_timeout=self._lock_timeout,
-                    ttl=self._ttl,
+                    folder, shown, lock_timeout=self._lock_timeout, ttl=self._ttl
                 )
-                known = self._known[name] = (inode, table)
+                known = self._known[name] = (identity, table)
             return known[1]
 
     def _made(self, name: str) -> DeltaDirectory:
         """Return the table of a name; make its directory if there is none."""
         found = self._find(name)
         if found is None:
-            (self._path / name).mkdir(exist_ok=True)
+            self._folder.make(name)
             found = self._find(name)
             if found is None:
                 raise refusal(Code.STORE_FAILED, f"datasets/{name} cannot be made")
@@ -166,7 +162,7 @@ class DeltaDatasets(DatasetStore):
         return found
 
     def _names(self) -> List[str]:
-        return sorted(name for name in os.listdir(self._path) if is_name(name))
+        return sorted(name for name in self._folder.names() if is_name(name))
 
     # Telling
 
@@ -479,7 +475,7 @@ class DeltaDatasets(DatasetStore):
         except FileNotFoundError as error:
             with table.view() as state:
                 kept = _checked(state, wanted)
-                lost = [f for f in kept.gone if not (table.path / f.path).exists()]
+                lost = [f for f in kept.gone if table.folder.mark(f.path) is None]
                 kept.drop_gone(lost)  # removed by another process
                 _checked(state, wanted)
             raise refusal(Code.CORRUPT, f"{error} is missing") from error
@@ -580,7 +576,7 @@ def _scan(
         if not rows:
             continue
         shown = f"datasets/{table.name}/{file.path}"
-        for batch in read_file(table.path, file, schema, needed, rows, shown):
+        for batch in read_file(table.folder, file, schema, needed, rows, shown):
             batch = matches.apply(batch)
             if skip and matches:
                 batch, skip = batch.slice(skip), max(0, skip - batch.num_rows)
@@ -730,7 +726,7 @@ def _check_staged(table: DeltaDirectory, staged: Staged) -> None:
     """Raise CORRUPT if the file of a finished part is not what it was: it may be lost."""
     shown = f"datasets/{table.name}/{staged.path}"
     try:
-        size = checked_path(table.path, staged.path, shown).lstat().st_size
+        size = table.folder.size(staged.path, shown)
     except FileNotFoundError as error:
         raise refusal(Code.CORRUPT, f"{shown} is missing: write it again") from error
     if size != staged.size:

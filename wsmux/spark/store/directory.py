@@ -28,7 +28,12 @@ from ...runtime.files import sync_path
 from ..protocol import Code, refusal
 
 __all__ = [
+    "LAYOUT",
+    "MARKER",
+    "check_inside",
+    "check_layout",
     "checked_path",
+    "is_address",
     "open_directory",
     "read_object",
     "real_directory",
@@ -42,6 +47,11 @@ LAYOUT = 1
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
+def is_address(directory: str | os.PathLike[str]) -> bool:
+    """Return whether this names something that is no directory of a file system."""
+    return _ADDRESS.match(os.fspath(directory)) is not None
+
+
 def open_directory(directory: str | os.PathLike[str]) -> Path:
     """Return a directory that is a store; make it one if it is empty, or not there.
 
@@ -49,7 +59,7 @@ def open_directory(directory: str | os.PathLike[str]) -> Path:
         ValueError: it is the address of an object store. RiverError: CORRUPT, if it holds something
             else. OSError: it cannot be used.
     """
-    if _ADDRESS.match(os.fspath(directory)):
+    if is_address(directory):
         text = (
             f"{os.fspath(directory)!r:.200} is an address, and a store is a directory of a file "
             "system with flock and hard links: object stores have neither, and are not supported; "
@@ -70,13 +80,19 @@ def open_directory(directory: str | os.PathLike[str]) -> Path:
         write_new(hidden, json.dumps({"layout": LAYOUT}).encode(), sync=True)
         os.rename(hidden, path / MARKER)
         sync_path(path)
-    elif marker.get("layout") != LAYOUT:
-        text = f"{path / MARKER} tells of a layout that is not known here: {marker}"
-        raise refusal(Code.CORRUPT, text[:1000])
+    else:
+        check_layout(marker, str(path / MARKER))
     for inner in ("datasets", "topics"):
         if not real_directory(path / inner, inner):
             (path / inner).mkdir(exist_ok=True)
     return path
+
+
+def check_layout(marker: dict[str, Any], shown: str) -> None:
+    """Raise CORRUPT unless a marker is that of a store as it is known here."""
+    if marker.get("layout") != LAYOUT:
+        text = f"{shown} tells of a layout that is not known here: {marker}"
+        raise refusal(Code.CORRUPT, text[:1000])
 
 
 def _visible(path: Path) -> list[str]:
@@ -112,19 +128,24 @@ def real_directory(path: Path, shown: str) -> bool:
     return True
 
 
+def check_inside(name: str, shown: str) -> None:
+    """Raise CORRUPT unless a name is that of a file below a folder."""
+    parts = Path(name).parts
+    if not parts or Path(name).is_absolute() or ".." in parts or "://" in name:
+        raise refusal(Code.CORRUPT, f"{shown} is outside of its folder")
+    if "\0" in name:
+        raise refusal(Code.CORRUPT, f"{shown!r} is the name of no file")
+
+
 def checked_path(root: Path, name: str, shown: str) -> Path:
     """Return the path of a file of a table or topic: below its folder, and no link on the way.
 
     Raises:
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
-    parts = Path(name).parts
-    if not parts or Path(name).is_absolute() or ".." in parts or "://" in name:
-        raise refusal(Code.CORRUPT, f"{shown} is outside of its folder")
-    if "\0" in name:
-        raise refusal(Code.CORRUPT, f"{shown!r} is the name of no file")
+    check_inside(name, shown)
     path = root
-    for part in parts:
+    for part in Path(name).parts:
         path = path / part
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):

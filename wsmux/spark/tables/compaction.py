@@ -29,7 +29,6 @@ from ..store.base import READ_BYTES, Optimized
 from ..store.schemas import first_line
 from .actions import Action, DataFile, TableState, add_action, remove_action, told_metrics
 from .data_files import read_file
-from .file_lock import FileLock
 from .staging import OWN, Staged, part_number
 from .table import ENGINE, DeltaDirectory
 from .types import arrow_of
@@ -151,7 +150,7 @@ def optimize(
         check_writable(table, state)
     with table.locked():
         pass  # its folder is there
-    lock = FileLock(table.path / OWN / "optimize", f"{table.shown}/{OWN}/optimize", timeout)
+    lock = table.folder.lock(f"{OWN}/optimize", f"{table.shown}/{OWN}/optimize", timeout)
     with lock.held():
         return _Optimizer(table, target, thrifty, stop).run()
 
@@ -239,7 +238,7 @@ class _Optimizer:
         for file in files:
             rows, shown = self._table.rows_of(file), f"{self._table.shown}/{file.path}"
             span = range(rows)
-            for batch in read_file(self._table.path, file, schema, schema.names, span, shown):
+            for batch in read_file(self._table.folder, file, schema, schema.names, span, shown):
                 if self._stop():
                     raise Stopped
                 gathered.append(batch)

@@ -5,25 +5,22 @@ What is written needs memory for one row group, whatever comes: see ``parquet_wr
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...config import MIB
-from ...runtime.files import sync_path
 from ...runtime.lazy_imports import pa, pq
 from ..protocol import Code, refusal
 from ..source.ranges import Group, overlaps
 from ..store.base import READ_BYTES, READ_ROWS
-from ..store.directory import checked_path
 from ..store.schemas import first_line, relaxed, restamp
 from .actions import DataFile
+from .folder import Folder
 from .parquet_writer import ParquetWriter
 from .partitions import partition_value
 from .statistics import Statistics
 
-__all__ = ["NewFile", "Written", "groups_of", "read_file", "remove_empty", "rows_in"]
+__all__ = ["NewFile", "Written", "groups_of", "read_file", "rows_in"]
 
 # Bytes of a file that are worth being read apart.
 GROUP_BYTES = 8 * MIB
@@ -43,11 +40,11 @@ class NewFile:
     Errors are those of pyarrow and of the system.
     """
 
-    def __init__(self, path: Path, schema: Any, *, sync: bool) -> None:
-        self._path = path
-        self._sync = sync
+    def __init__(self, folder: Folder, name: str, schema: Any) -> None:
+        self._folder = folder
+        self._name = name
         self._known = Statistics()
-        self._writer = ParquetWriter(path, schema)
+        self._writer = ParquetWriter(folder.writer(name), schema)
 
     def write(self, batch: Any) -> None:
         """Add a batch of the schema."""
@@ -65,18 +62,14 @@ class NewFile:
 
     def close(self) -> Written:
         """End the file, and make it and its name safe from a crash."""
-        self._writer.close()
-        metadata = pq.read_metadata(self._path)
-        if self._sync:
-            sync_path(self._path)
-            sync_path(self._path.parent)
-        size = self._path.stat().st_size
+        metadata = self._writer.close()
+        size = self._folder.seal(self._name)
         return Written(size, metadata.num_rows, self._known.text(metadata))
 
     def abandon(self) -> None:
         """Let go of the file, and remove it."""
         self._writer.abandon()
-        self._path.unlink(missing_ok=True)
+        self._folder.remove(self._name)
 
 
 def groups_of(file: DataFile) -> Iterator[Group]:
@@ -89,35 +82,15 @@ def groups_of(file: DataFile) -> Iterator[Group]:
             yield Group(end - start, file.size * (end - start) / rows)
 
 
-def remove_empty(root: Path, folders: Iterable[str]) -> None:
-    """Remove the folders of partitions below a table that nothing is in, and those around them.
-
-    No link is followed. Whoever is about to write there has to make the folder again if it went
-    between the two.
-    """
-    for folder in sorted(set(folders), reverse=True):
-        inner = root
-        found = []
-        for name in PurePosixPath(folder).parts:
-            inner = inner / name
-            if "=" not in name or not inner.is_dir() or inner.is_symlink():
-                break
-            found.append(inner)
-        else:
-            with contextlib.suppress(OSError):  # something is in it, or it is gone
-                for each in reversed(found):
-                    each.rmdir()
-
-
-def rows_in(root: Path, name: str, shown: str) -> int:
+def rows_in(folder: Folder, name: str, shown: str) -> int:
     """Return how many rows a file has, for one without statistics.
 
     Raises:
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
-    path = checked_path(root, name, shown)
     try:
-        return int(pq.read_metadata(path).num_rows)
+        with folder.reader(name, shown) as source:
+            return int(pq.read_metadata(source).num_rows)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
@@ -125,7 +98,7 @@ def rows_in(root: Path, name: str, shown: str) -> int:
 
 
 def read_file(
-    root: Path, file: DataFile, schema: Any, columns: Sequence[str], span: range, shown: str
+    folder: Folder, file: DataFile, schema: Any, columns: Sequence[str], span: range, shown: str
 ) -> Iterator[Any]:
     """Yield some rows of a file, some columns of them.
 
@@ -136,8 +109,8 @@ def read_file(
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
     try:
-        path = checked_path(root, file.path, shown)
-        yield from _read(path, file, schema, columns, span)
+        with folder.reader(file.path, shown) as source:
+            yield from _read(source, file, schema, columns, span)
     except FileNotFoundError as error:
         raise FileNotFoundError(shown) from error
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
@@ -145,13 +118,10 @@ def read_file(
 
 
 def _read(
-    path: Path, file: DataFile, schema: Any, columns: Sequence[str], span: range
+    source: Any, file: DataFile, schema: Any, columns: Sequence[str], span: range
 ) -> Iterator[Any]:
     wanted = pa.schema([schema.field(name) for name in columns])
-    with (
-        pa.OSFile(str(path)) as source,
-        pq.ParquetFile(source, page_checksum_verification=True) as parquet,
-    ):
+    with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
         metadata = parquet.metadata
         held = [metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)]
         if sum(held) != file.rows:

@@ -1,4 +1,4 @@
-"""Lock a file among processes and threads, and wait for it no longer than told."""
+"""Exclude threads, or processes too, and wait for that no longer than told."""
 
 from __future__ import annotations
 
@@ -15,14 +15,46 @@ from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ..protocol import Code, refusal
 
-__all__ = ["FIRST_PAUSE", "LONGEST_PAUSE", "FileLock"]
+__all__ = ["FIRST_PAUSE", "LONGEST_PAUSE", "FileLock", "ThreadLock"]
 
 # Seconds between two looks at what another process holds: at first, and at most. The system wakes
 # nobody who waits with a timeout.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.02
 
 
-class FileLock:
+class ThreadLock:
+    """Exclude the threads of this process from each other; it is not reentrant.
+
+    Args:
+        shown: what to call it in errors. timeout: seconds that may pass until it is had.
+        threads: the lock, if others share it.
+    """
+
+    def __init__(self, shown: str, timeout: float, threads: threading.Lock | None = None) -> None:
+        self._shown = shown
+        self._timeout = timeout
+        self._threads = threads or threading.Lock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock.
+
+        Raises:
+            RiverError: BUSY, when the time is up.
+        """
+        if not self._threads.acquire(timeout=Deadline(self._timeout).park_seconds()):
+            raise self._busy("this process")
+        try:
+            yield
+        finally:
+            self._threads.release()
+
+    def _busy(self, holder: str) -> RiverError:
+        text = f"{self._shown} was held by {holder} for {self._timeout:g} s"
+        return refusal(Code.BUSY, f"{text}: nothing was changed, and asking again is safe")
+
+
+class FileLock(ThreadLock):
     """Lock a file with ``flock``, which the system frees when its holder dies.
 
     Threads of one process that share the object wake each other; other processes, and other
@@ -34,10 +66,8 @@ class FileLock:
     """
 
     def __init__(self, path: Path, shown: str, timeout: float) -> None:
+        super().__init__(shown, timeout)
         self._path = path
-        self._shown = shown
-        self._timeout = timeout
-        self._threads = threading.Lock()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -47,9 +77,7 @@ class FileLock:
             RiverError: BUSY, when the time is up. OSError: the file cannot be opened or locked.
         """
         deadline = Deadline(self._timeout)
-        if not self._threads.acquire(timeout=deadline.park_seconds()):
-            raise self._busy("this process")
-        try:
+        with super().held():
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o666)
             try:
@@ -57,8 +85,6 @@ class FileLock:
                 yield
             finally:
                 os.close(descriptor)
-        finally:
-            self._threads.release()
 
     def _lock(self, descriptor: int, deadline: Deadline) -> None:
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
@@ -70,7 +96,3 @@ class FileLock:
                 if deadline.expired():
                     raise self._busy("another process") from error
             time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
-
-    def _busy(self, holder: str) -> RiverError:
-        text = f"{self._shown} was held by {holder} for {self._timeout:g} s"
-        return refusal(Code.BUSY, f"{text}: nothing was changed, and asking again is safe")

@@ -5,7 +5,6 @@ What is written has nothing but nullable columns inside of columns (``schemas.re
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ...config import MIB
@@ -27,11 +26,14 @@ class ParquetWriter:
 
     Attributes:
         held: bytes that are gathered in memory.
+
+    Args:
+        file: of pyarrow, to write to; closed with this.
     """
 
-    def __init__(self, path: Path, schema: Any) -> None:
+    def __init__(self, file: Any, schema: Any) -> None:
         self._schema = relaxed(schema, fixed=False)
-        self._file = pa.OSFile(str(path), "wb")
+        self._file = file
         try:
             self._writer = _opened(self._file, self._schema)
         except BaseException:
@@ -57,11 +59,12 @@ class ParquetWriter:
             self._writer.write_table(table, row_group_size=size)
         self._gathered, self._rows, self.held = [], 0, 0
 
-    def close(self) -> None:
-        """End the file."""
+    def close(self) -> Any:
+        """End the file; return its metadata."""
         self.flush()
         self._writer.close()
         self._file.close()
+        return self._writer.writer.metadata
 
     def abandon(self) -> None:
         """Let go of the file, whatever is in it."""

@@ -128,7 +128,7 @@ class Replacer:
 
     def _batches(self, file: DataFile, rows: int) -> Iterator[Any]:
         table, schema, shown = self._table, self._schema, f"{self._table.shown}/{file.path}"
-        return read_file(table.path, file, schema, schema.names, range(rows), shown)
+        return read_file(table.folder, file, schema, schema.names, range(rows), shown)
 
     def _new_part(self, file: DataFile) -> Part:
         number = part_number(file.path)  # its rows stay where they stood in their commit

@@ -17,26 +17,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import re
-import shutil
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from ...config import MIB
 from ...rpc import RiverError
-from ...runtime.files import sync_path
 from ...runtime.lazy_imports import pa
 from ...runtime.logs import logger
 from ..protocol import Code, Receipt, refusal
 from ..store.base import Part
-from ..store.directory import read_object, real_directory, write_new
 from ..store.schemas import first_line
-from .data_files import NewFile, remove_empty
+from .data_files import NewFile
+from .folder import Folder
 from .partitions import Piece, split
 
 __all__ = ["OWN", "Finished", "Staged", "StagedPart", "Staging", "part_number"]
@@ -44,11 +41,11 @@ __all__ = ["OWN", "Finished", "Staged", "StagedPart", "Staging", "part_number"]
 # The folder of this package in a table; readers of Delta pass over its name.
 OWN = "_wsmux"
 
+STAGED = f"{OWN}/staged"
 TXN = "txn.json"
 
-# Files of one part that are open at once, and that it has at most: each costs a descriptor, and a
-# line of the log for good. The bytes of rows that all of them hold in memory.
-OPEN_FILES = 32
+# Files that one part has at most: each costs a line of the log for good. The bytes of rows that all
+# that are open hold in memory.
 MAX_FILES = 1024
 HELD_BYTES = 32 * MIB
 
@@ -84,34 +81,25 @@ class Staging:
     """Keep what is staged for one table.
 
     Args:
-        root: the folder of the table. shown: what to call it in errors. sync: whether to make
-            sure that what is finished survives a crash of the machine.
+        folder: of the table. shown: what to call it in errors.
     """
 
-    def __init__(self, root: Path, shown: str, *, sync: bool) -> None:
-        self._root = root
-        self._path = root / OWN / "staged"
-        self._shown = f"{shown}/{OWN}/staged"
+    def __init__(self, folder: Folder, shown: str) -> None:
+        self._folder = folder
+        self._shown = f"{shown}/{STAGED}"
         self._table = shown
-        self._sync = sync
 
-    def _txn(self, key: str) -> Path:
+    def _txn(self, key: str) -> str:
         if _KEY.fullmatch(key) is None:
             raise ValueError(f"{key!r} is no key")
-        return self._path / key
+        return f"{STAGED}/{key}"
 
     def begin(self, key: str, info: Mapping[str, Any], *, brief: bool = False) -> None:
         """Begin a transaction; a ``brief`` one is not to outlive a crash of the machine."""
-        path, sync = self._txn(key), self._sync and not brief
-        if real_directory(self._root / OWN, f"{self._table}/{OWN}"):  # and no link
-            real_directory(self._path, self._shown)
-        path.mkdir(parents=True)
-        hidden = path / f".{uuid.uuid4().hex}"
-        write_new(hidden, json.dumps(info).encode(), sync=sync)
-        os.rename(hidden, path / TXN)
-        if sync:
-            sync_path(path)
-            sync_path(path.parent)
+        path = self._txn(key)
+        if self._folder.is_folder(OWN, f"{self._table}/{OWN}"):  # and no link
+            self._folder.is_folder(STAGED, self._shown)
+        self._folder.put(f"{path}/{TXN}", json.dumps(info).encode(), safe=not brief)
 
     def info(self, key: str) -> dict[str, Any] | None:
         """Return what a transaction was begun with.
@@ -120,35 +108,31 @@ class Staging:
             RiverError: CORRUPT.
         """
         path, shown = self._txn(key), f"{self._shown}/{key}"
-        if not real_directory(path, shown):
+        if not self._folder.is_folder(path, shown):
             return None
-        return read_object(path / TXN, f"{shown}/{TXN}")
+        return self._folder.read_object(f"{path}/{TXN}", f"{shown}/{TXN}")
 
     def transactions(self) -> list[str]:
         """Return the keys of all transactions that have something staged."""
-        if not real_directory(self._path, self._shown):
+        if not self._folder.is_folder(STAGED, self._shown):
             return []
-        return sorted(name for name in os.listdir(self._path) if _KEY.fullmatch(name))
+        return sorted(name for name in self._folder.names(STAGED) if _KEY.fullmatch(name))
 
     def files(self) -> set[str]:
         """Return the files below the table of all transactions, finished or not."""
         found: set[str] = set()
         for key in self.transactions():
             with contextlib.suppress(FileNotFoundError):  # dropped meanwhile, with its files
-                found.update(_files_of(self._txn(key)))
+                found.update(self._files_of(self._txn(key)))
         return found
 
     def last_used(self, key: str) -> float:
         """Return when a transaction was last written to, in seconds since 1970."""
         path = self._txn(key)
         try:
-            times = [each.stat(follow_symlinks=False).st_mtime for each in os.scandir(path)]
-            times += [
-                self._root.joinpath(name).stat().st_mtime
-                for name in _files_of(path)
-                if (self._root / name).exists()
-            ]
-            return max([path.stat().st_mtime, *times])
+            marks = [self._folder.mark(name) for name in self._files_of(path)]
+            times = [mark.time for mark in marks if mark is not None]
+            return max([self._folder.last_written(path), *times])
         except FileNotFoundError:
             return 0.0
 
@@ -165,12 +149,10 @@ class Staging:
         Raises:
             RiverError: NO_TXN, or STORE_FAILED.
         """
-        note = self._txn(key) / _new_name(partition, attempt)
+        at, name = self._txn(key), _new_name(partition, attempt)
         if partition_by:
-            return _PartitionedPart(
-                self._root, note, self._table, schema, partition_by, sync=self._sync
-            )
-        return _NewPart(self._root, note, self._table, schema, sync=self._sync)
+            return _PartitionedPart(self._folder, at, name, self._table, schema, partition_by)
+        return _NewPart(self._folder, at, name, self._table, schema)
 
     def part(self, key: str, file: str) -> Finished | None:
         """Return a finished part of a transaction.
@@ -180,13 +162,11 @@ class Staging:
         """
         if _FILE.fullmatch(file) is None:
             return None
-        path, shown = self._txn(key) / f"{file}.json", f"{self._shown}/{key}/{file}.json"
-        try:
-            if not path.lstat().st_size:
-                return None  # not finished
-        except FileNotFoundError:
-            return None
-        values = read_object(path, shown)
+        path, shown = f"{self._txn(key)}/{file}.json", f"{self._shown}/{key}/{file}.json"
+        mark = self._folder.mark(path)
+        if mark is None or not mark.size:
+            return None  # not finished
+        values = self._folder.read_object(path, shown)
         if values is None or "folder" in values:  # of a file, not of a part
             return None
         try:
@@ -196,33 +176,43 @@ class Staging:
 
     def drop(self, key: str, held: Held) -> None:
         """Forget a transaction, and remove its files but for those that are held."""
-        path = self._txn(key)
-        trash = path.parent / f".{uuid.uuid4().hex}"
-        try:
-            os.rename(path, trash)  # at once, so that nobody finds half of it
-        except FileNotFoundError:
-            return
-        self._remove(trash, held)
+        trash = self._folder.take(self._txn(key), TXN)
+        if trash is not None:
+            self._remove(trash, held)
 
     def tidy(self, held: Held) -> None:
         """Remove what was being dropped by processes that are no more."""
-        if not real_directory(self._path, self._shown):
-            return
-        with os.scandir(self._path) as found:
-            for each in found:
-                if each.name.startswith(".") and each.is_dir(follow_symlinks=False):
-                    self._remove(Path(each.path), held)
+        if self._folder.is_folder(STAGED, self._shown):
+            for trash in self._folder.taken(STAGED):
+                self._remove(trash, held)
 
-    def _remove(self, trash: Path, held: Held) -> None:
+    def _remove(self, trash: str, held: Held) -> None:
         folders: set[str] = set()
-        for name in _files_of(trash):
+        for name in self._files_of(trash):
             if not held(name):
-                (self._root / name).unlink(missing_ok=True)
+                self._folder.remove(name)
                 folders.add(str(PurePosixPath(name).parent))
-        remove_empty(self._root, folders)
-        shutil.rmtree(trash, ignore_errors=True)
-        if trash.exists():
-            _log.warning("%s cannot be removed", trash)
+        self._folder.remove_empty(folders)
+        if not self._folder.remove_all(trash):
+            _log.warning("%s/%s cannot be removed", self._table, trash)
+
+    def _files_of(self, path: str) -> Iterator[str]:
+        """Yield the files of a transaction, finished or not."""
+        for name in self._folder.names(path):
+            file = name.removesuffix(".json")
+            if file != name and _FILE.fullmatch(file):
+                yield _path_of(file, self._folder_in(f"{path}/{name}"))
+
+    def _folder_in(self, note: str) -> str:
+        """Return the folder that is told of a file, nothing if none is."""
+        try:
+            values = json.loads(self._folder.read(note)[0] or b"{}")
+            folder = str(values.get("folder") or "")
+        except (FileNotFoundError, ValueError, AttributeError):
+            return ""
+        # What is removed by it has to be below the table, in a folder of partitions.
+        parts = folder.split("/") if folder else []
+        return folder if all("=" in part and part not in (".", "..") for part in parts) else ""
 
 
 def _finished(file: str, receipt: Receipt, told: Mapping[str, Any]) -> Finished:
@@ -234,26 +224,6 @@ def _finished(file: str, receipt: Receipt, told: Mapping[str, Any]) -> Finished:
     if "files" in told:
         return Finished(receipt, [Staged(**each) for each in told["files"]])
     return Finished(receipt, [Staged(_path_of(file), int(told["size"]), str(told["stats"]))])
-
-
-def _files_of(path: Path) -> Iterator[str]:
-    """Yield the files of a transaction, finished or not."""
-    for name in os.listdir(path):
-        file = name.removesuffix(".json")
-        if file != name and _FILE.fullmatch(file):
-            yield _path_of(file, _folder_in(path / name))
-
-
-def _folder_in(note: Path) -> str:
-    """Return the folder that is told of a file, nothing if none is."""
-    try:
-        values = json.loads(note.read_bytes() or b"{}")
-        folder = str(values.get("folder") or "")
-    except (FileNotFoundError, ValueError, AttributeError):
-        return ""
-    # What is removed by it has to be below the table, in a folder of partitions.
-    parts = folder.split("/") if folder else []
-    return folder if all("=" in part and part not in (".", "..") for part in parts) else ""
 
 
 def _path_of(file: str, folder: str = "") -> str:
@@ -275,18 +245,18 @@ def _new_name(partition: int, attempt: int) -> str:
 
 
 class StagedPart(Part):
-    """What the two kinds of parts share. ``note`` is known while the transaction is not dropped."""
+    """What the two kinds of parts share; ``txn`` is the folder of the transaction."""
 
-    def __init__(self, root: Path, note: Path, table: str, *, sync: bool) -> None:
-        found = _FILE.fullmatch(note.name)
+    def __init__(self, folder: Folder, txn: str, name: str, table: str) -> None:
+        found = _FILE.fullmatch(name)
         assert found is not None
         self._partition, self._attempt = int(found[1]), int(found[2])
-        self._root = root
-        self._note = note.with_name(f"{note.name}.json")
-        self._name = note.name
+        self._folder = folder
+        self._txn = txn
+        self._note = f"{txn}/{name}.json"
+        self._name = name
         self._table = table
-        self._shown = f"{table}/{_path_of(note.name)}"
-        self._sync = sync
+        self._shown = f"{table}/{_path_of(name)}"
         self._open = False
 
     def finish(self, size: int, crc: int) -> Receipt:
@@ -313,12 +283,8 @@ class StagedPart(Part):
         """End what is written; return its rows, and what is to be known of it."""
         raise NotImplementedError
 
-    def _tell(self, note: Path, values: Mapping[str, Any]) -> None:
-        hidden = note.with_name(f".{uuid.uuid4().hex}")
-        write_new(hidden, json.dumps(values).encode(), sync=self._sync)
-        os.rename(hidden, note)
-        if self._sync:
-            sync_path(note.parent)
+    def _tell(self, note: str, values: Mapping[str, Any]) -> None:
+        self._folder.put(note, json.dumps(values).encode(), beside=f"{self._txn}/{TXN}")
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -333,22 +299,25 @@ class StagedPart(Part):
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> RiverError:
-        if isinstance(error, FileNotFoundError) or not self._note.parent.exists():
+        if isinstance(error, FileNotFoundError) or not self._is_there():
             text = "the transaction was aborted, or has expired, while it was written"
             return refusal(Code.NO_TXN, text)
         if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
             return refusal(Code.STORE_FAILED, f"{self._shown}: {error.strerror or error}")
         return refusal(Code.BAD_ARROW, f"{self._shown} cannot be written: {first_line(error)}")
 
+    def _is_there(self) -> bool:
+        return self._folder.mark(f"{self._txn}/{TXN}") is not None
+
 
 class _NewPart(StagedPart):
     """Write one part as one file."""
 
-    def __init__(self, root: Path, note: Path, table: str, schema: Any, *, sync: bool) -> None:
-        super().__init__(root, note, table, sync=sync)
+    def __init__(self, folder: Folder, txn: str, name: str, table: str, schema: Any) -> None:
+        super().__init__(folder, txn, name, table)
         with self._guarded():
-            write_new(self._note, b"", sync=False)
-            self._file = NewFile(root / _path_of(note.name), schema, sync=sync)
+            folder.touch(self._note)
+            self._file = NewFile(folder, _path_of(name), schema)
         self._open = True
 
     def write(self, batch: Any) -> None:
@@ -363,7 +332,7 @@ class _NewPart(StagedPart):
         if self._open:
             self._open = False
             self._file.abandon()
-            self._note.unlink(missing_ok=True)
+            self._folder.remove(self._note)
 
 
 class _OpenFile(NamedTuple):
@@ -371,36 +340,35 @@ class _OpenFile(NamedTuple):
 
     file: NewFile
     path: str
-    note: Path
+    note: str
     values: Mapping[str, str | None]
 
 
 class _PartitionedPart(StagedPart):
     """Write one part as a file or more for each combination of partition values.
 
-    At most ``OPEN_FILES`` are open at once. When another value comes, the file that was not written
-    to for longest is ended, and later rows of its value begin another one: data that are sorted
-    make the fewest files. About ``HELD_BYTES`` are in memory, whatever comes.
+    At most ``Folder.open_files`` are open at once. When another value comes, the file that was not
+    written to for longest is ended, and later rows of its value begin another one: data that are
+    sorted make the fewest files. About ``HELD_BYTES`` are in memory, whatever comes.
     """
 
     def __init__(
         self,
-        root: Path,
-        note: Path,
+        folder: Folder,
+        txn: str,
+        name: str,
         table: str,
         schema: Any,
         partition_by: Sequence[str],
-        *,
-        sync: bool,
     ) -> None:
-        super().__init__(root, note, table, sync=sync)
+        super().__init__(folder, txn, name, table)
         self._partition_by = partition_by
         self._schema = pa.schema([each for each in schema if each.name not in partition_by])
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()  # by folder; the oldest first
-        self._ready: list[tuple[Path, Staged]] = []
+        self._ready: list[tuple[str, Staged]] = []
         self._rows = self._held = 0
         with self._guarded():
-            write_new(self._note, b"", sync=False)
+            folder.touch(self._note)
         self._open = True
 
     def write(self, batch: Any) -> None:
@@ -440,10 +408,10 @@ class _PartitionedPart(StagedPart):
                 f"df.repartition({quoted}).sortWithinPartitions({quoted})"
             )
             raise refusal(Code.TOO_LARGE, text)
-        if len(self._files) >= OPEN_FILES:
+        if len(self._files) >= self._folder.open_files:
             self._end(next(iter(self._files)))
         name = _new_name(self._partition, self._attempt)
-        note = self._note.with_name(f"{name}.json")
+        note = f"{self._txn}/{name}.json"
         path = _path_of(name, piece.folder)
         self._tell(note, {"folder": piece.folder})
         file = self._new_file(piece.folder, path)
@@ -454,18 +422,9 @@ class _PartitionedPart(StagedPart):
         for _ in range(FOLDER_ATTEMPTS):
             # A sweep may remove a folder between the two, while it is empty.
             with contextlib.suppress(FileNotFoundError):
-                self._make_folder(folder)
-                return NewFile(self._root / path, self._schema, sync=self._sync)
+                self._folder.make_partition(folder, self._table)
+                return NewFile(self._folder, path, self._schema)
         raise OSError(errno.EBUSY, "others remove this folder all the time", folder)
-
-    def _make_folder(self, folder: str) -> None:
-        path, shown = self._root, self._table
-        for name in folder.split("/"):
-            above, path, shown = path, path / name, f"{shown}/{name}"
-            if not real_directory(path, shown):  # and no link
-                path.mkdir(exist_ok=True)
-            if self._sync:
-                sync_path(above)
 
     def _end(self, folder: str) -> None:
         made = self._files[folder]
@@ -487,14 +446,14 @@ class _PartitionedPart(StagedPart):
         self._open = False
         for made in self._files.values():
             made.file.abandon()
-            made.note.unlink(missing_ok=True)
+            self._folder.remove(made.note)
         for note, staged in self._ready:
-            (self._root / staged.path).unlink(missing_ok=True)
-            note.unlink(missing_ok=True)
-        self._note.unlink(missing_ok=True)
+            self._folder.remove(staged.path)
+            self._folder.remove(note)
+        self._folder.remove(self._note)
         paths = [*(made.path for made in self._files.values())]
         paths += [staged.path for _, staged in self._ready]
-        remove_empty(self._root, (str(PurePosixPath(each).parent) for each in paths))
+        self._folder.remove_empty(str(PurePosixPath(each).parent) for each in paths)
 
 
 def _held(file: NewFile) -> int:

@@ -1,25 +1,23 @@
-"""Open a Delta table in a directory, follow its log, and commit to it.
+"""Open a Delta table in a folder, follow its log, and commit to it.
 
 delta-rs reads what a log adds up to when a table is opened, checkpoints included, and makes the
 checkpoints. Entries are written here, since delta-rs makes none of what it writes safe from a crash
-and lists the whole log twice for each: an entry is written under a name that nobody looks at, made
-safe, and linked to its own name, which the system does once. So it is there whole or not at all,
-whoever else writes to the table, and a commit costs the same however long the log is.
+and lists the whole log twice for each: ``Folder.create`` writes an entry whole or not at all, and
+for one of all who try, whoever else writes to the table. So a commit costs the same however long
+the log is.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import stat
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -27,12 +25,10 @@ from ...exceptions import NoThreadError
 from ...rpc import RiverError
 from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
-from ...runtime.files import sync_path
 from ...runtime.lazy_imports import delta, pa
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
 from ..protocol import Code, refusal
-from ..store.directory import checked_path, real_directory, write_new
 from ..store.schemas import first_line
 from .actions import (
     REMOVED_AGE,
@@ -51,14 +47,16 @@ from .actions import (
     rows_of,
     told_metrics,
 )
-from .data_files import remove_empty, rows_in
-from .file_lock import FIRST_PAUSE, LONGEST_PAUSE, FileLock
+from .data_files import rows_in
+from .file_lock import FIRST_PAUSE, LONGEST_PAUSE
+from .folder import Folder, Mark
 from .partitions import value_text
 from .staging import OWN, Staged, Staging
 from .types import delta_schema, has_naive_timestamps
 
 __all__ = ["ENGINE", "Commit", "DeltaDirectory", "Removed"]
 
+_LOG = "_delta_log"
 _ENTRY = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint.*\.parquet")
 
@@ -73,8 +71,6 @@ TORN_AGE = 10.0
 ENGINE = "wsmux"
 
 _log = logger("wsmux.spark")
-
-_Mark = tuple[int, int, int]
 
 # What entries raise that are none.
 _UNUSABLE = (
@@ -123,31 +119,27 @@ class Commit(NamedTuple):
 
 
 class DeltaDirectory:
-    """One Delta table in a directory, or what is staged for one that is not there yet.
+    """One Delta table in a folder, or what is staged for one that is not there yet.
 
     Attributes:
         name, shown: what it is called, and in errors. staging: what transactions have written.
 
     Args:
-        path: the directory. shown: what to call it in errors. sync: whether to make sure that what
-            was committed survives a crash of the machine. lock_timeout: seconds that a change may
-            wait for those of others on this host. ttl: seconds that replaced versions are kept
-            for, at least; the log of a new table tells others to do so too.
+        folder: where. shown: what to call it in errors; ends with its name. lock_timeout: seconds
+            that a change may wait for those of others on this host. ttl: seconds that replaced
+            versions are kept for, at least; the log of a new table tells others to do so too.
     """
 
-    def __init__(
-        self, path: Path, shown: str, *, sync: bool, lock_timeout: float, ttl: float
-    ) -> None:
-        self.name = path.name
-        self.path = path
-        self.staging = Staging(path, shown, sync=sync)
+    def __init__(self, folder: Folder, shown: str, *, lock_timeout: float, ttl: float) -> None:
+        self.name = PurePosixPath(shown).name
+        self.folder = folder
+        self.staging = Staging(folder, shown)
         self.shown = shown
-        self._sync = sync
         self._ttl = ttl
-        self._lock = FileLock(path / OWN / "lock", f"{shown}/{OWN}/lock", lock_timeout)
+        self._lock = folder.lock(f"{OWN}/lock", f"{shown}/{OWN}/lock", lock_timeout)
         self._mutex = threading.Lock()
         self._state: TableState | None = None
-        self._mark: _Mark | None = None  # of the newest entry's file
+        self._mark: Mark | None = None  # of the newest entry's file
         self._old_app: Callable[[str], int | None] = lambda app: None
         self._first = 0  # the oldest entry, at the last look
         self._checkpoint = 0
@@ -162,8 +154,8 @@ class DeltaDirectory:
         Raises:
             RiverError: BUSY or CORRUPT.
         """
-        (self.path / OWN).mkdir(exist_ok=True)
-        real_directory(self.path / OWN, f"{self.shown}/{OWN}")  # and no link
+        self.folder.make(OWN)
+        self.folder.is_folder(OWN, f"{self.shown}/{OWN}")  # and no link
         with self._lock.held():
             with self.view() as state:
                 pass  # only writers that are no servers change it now
@@ -200,12 +192,12 @@ class DeltaDirectory:
         except ValueError as error:
             raise self._unusable(error) from error
 
-    def _entry(self, version: int) -> Path:
-        return self.path / "_delta_log" / f"{version:020d}.json"
+    def _mark_of(self, version: int) -> Mark | None:
+        return self.folder.mark(_entry(version))
 
     def _refresh_locked(self) -> TableState | None:
         state = self._state
-        if state is None or self._mark != _mark(self._entry(state.version)):
+        if state is None or self._mark != self._mark_of(state.version):
             # Not opened yet; or removed and made again since the last look.
             return self._open_locked()
         while self._follow_locked(state, state.version + 1):
@@ -213,22 +205,19 @@ class DeltaDirectory:
         return state
 
     def _follow_locked(self, state: TableState, version: int) -> bool:
-        path = self._entry(version)
-        mark = _mark(path)
-        if mark is None:
-            return False
         try:
-            state.apply(version, self._parsed(path), mark[1] / 1e9)
+            data, mark = self.folder.read(_entry(version))
+            state.apply(version, parse_entry(data), mark.time)
         except Torn as error:
-            if _mark(self._entry(version + 1)) is None:
+            if self._mark_of(version + 1) is None:
                 return False  # a crash has torn it, or another writer is at it
             self._state = None
-            raise self._corrupt(path, error) from error
-        except FileNotFoundError:
-            return False  # set aside, or removed with its table, since the look: seen next time
+            raise self._corrupt(version, error) from error
+        except (FileNotFoundError, NotADirectoryError):
+            return False  # not there yet; or set aside, or removed with its table
         except _UNUSABLE as error:
             self._state = None  # it may be half applied
-            raise self._corrupt(path, error) from error
+            raise self._corrupt(version, error) from error
         self._mark = mark
         return True
 
@@ -238,19 +227,14 @@ class DeltaDirectory:
         Raises:
             RiverError: CORRUPT. FileNotFoundError: it was cleaned up.
         """
-        path = self._entry(version)
         try:
-            return self._parsed(path), path.lstat().st_mtime
+            data, mark = self.folder.read(_entry(version))
+            return parse_entry(data), mark.time
         except ValueError as error:
-            raise self._corrupt(path, error) from error
+            raise self._corrupt(version, error) from error
 
-    def _parsed(self, path: Path) -> list[Action]:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise ValueError(f"{path.name} is not a file of the store")
-        return parse_entry(path.read_bytes())
-
-    def _corrupt(self, path: Path, error: Exception) -> RiverError:
-        text = f"{self.shown}/_delta_log/{path.name} cannot be used: {first_line(error)}"
+    def _corrupt(self, version: int, error: Exception) -> RiverError:
+        text = f"{self.shown}/{_entry(version)} cannot be used: {first_line(error)}"
         return refusal(Code.CORRUPT, text)
 
     def _unusable(self, error: Exception) -> RiverError:
@@ -259,17 +243,17 @@ class DeltaDirectory:
     def _open_locked(self) -> TableState | None:
         self._state = None
         self._old_app = lambda app: None
-        log = self.path / "_delta_log"
-        if not real_directory(log, f"{self.shown}/_delta_log"):
-            if real_directory(self.path / "_log", f"{self.shown}/_log"):
+        if not self.folder.is_folder(_LOG, f"{self.shown}/{_LOG}"):
+            if self.folder.is_folder("_log", f"{self.shown}/_log"):
                 text = f"{self.shown} was written before datasets were Delta tables: read it with"
                 raise refusal(Code.CORRUPT, f"{text} the version that wrote it, and write it again")
             return None
-        numbers = self._numbers(log)
+        names = self.folder.names(_LOG)
+        numbers = _numbers(names)
         if numbers and self._torn(numbers[-1]) is not None:
             numbers = numbers[:-1]  # nobody was told of it
         if not numbers:
-            if any(_of_checkpoint(name) for name in os.listdir(log)):
+            if any(_of_checkpoint(name) for name in names):
                 text = "the entries of its log are gone, and what they add up to is still there"
                 raise self._unusable(ValueError(text))
             return None
@@ -279,24 +263,16 @@ class DeltaDirectory:
             return self._open_locked()
         except _UNUSABLE as error:
             raise self._unusable(error) from error
-        self._mark = _mark(self._entry(state.version))
+        self._mark = self._mark_of(state.version)
         self._state = state
         while self._follow_locked(state, state.version + 1):
             pass
         return state
 
-    def _numbers(self, log: Path) -> list[int]:
-        """Return the numbers of all entries, without those below a gap."""
-        found = sorted(int(m[1]) for name in os.listdir(log) if (m := _ENTRY.fullmatch(name)))
-        for place in range(len(found) - 1, 0, -1):
-            if found[place - 1] != found[place] - 1:
-                return found[place:]
-        return found
-
     def _torn(self, version: int) -> Torn | None:
         """Return why an entry is not whole, ``None`` if it is, or is not there."""
         try:
-            self._parsed(self._entry(version))
+            parse_entry(self.folder.read(_entry(version))[0])
         except Torn as error:
             return error
         except (FileNotFoundError, ValueError):
@@ -309,24 +285,15 @@ class DeltaDirectory:
         With the lock held, before an entry takes its place. Return false if it is so new that
         another program may be writing or copying it.
         """
-        path = self._entry(version)
-        mark = _mark(path)
-        if mark is None or abs(time.time() - mark[1] / 1e9) < TORN_AGE:
+        mark = self._mark_of(version)
+        if mark is None or abs(time.time() - mark.time) < TORN_AGE:
             return False
-        aside = self.path / OWN / "torn"
-        aside.mkdir(parents=True, exist_ok=True)
-        target = aside / f"{path.name}.{uuid.uuid4().hex[:8]}"
-        os.rename(path, target)
-        if self._sync:
-            sync_path(aside)
-            sync_path(path.parent)
         _log.warning(
-            "%s/_delta_log/%s was torn by a crash (%s); it is now %s, and its transaction is "
-            "not committed",
+            "%s/%s was torn by a crash (%s); it is now %s, and its transaction is not committed",
             self.shown,
-            path.name,
+            _entry(version),
             error,
-            target.relative_to(self.path),
+            self.folder.set_aside(_entry(version), f"{OWN}/torn"),
         )
         return True
 
@@ -337,17 +304,19 @@ class DeltaDirectory:
             ValueError and others that ``TableState.apply`` raises.
         """
         first = numbers[0]
-        entries = [(number, self._parsed(self._entry(number))) for number in numbers]
+        found = self.folder.read_all([_entry(number) for number in numbers])
+        marked = [(parse_entry(data), mark.time) for data, mark in found]
+        entries = [(n, actions) for n, (actions, _) in zip(numbers, marked, strict=True)]
         state = self._base(first, entries) if first else TableState()
-        for number, actions in entries:
-            state.apply(number, actions, self._entry(number).lstat().st_mtime)
+        for number, (actions, written) in zip(numbers, marked, strict=True):
+            state.apply(number, actions, written)
         if not state.ident or not state.protocol:
             raise ValueError("its log does not tell its schema and protocol")
         if first and state.schemas[0][0] > first:  # what it was before is not known
             state.oldest = max(state.oldest, state.schemas[0][0])
         check_readable(state.protocol)
         self._count_rows(state)
-        self._first, self._checkpoint = first, _last_checkpoint(self.path / "_delta_log")
+        self._first, self._checkpoint = first, self._last_checkpoint()
         return state
 
     def _base(self, first: int, entries: Sequence[tuple[int, list[Action]]]) -> TableState:
@@ -393,7 +362,11 @@ class DeltaDirectory:
         Not the newest: who lists a log while others add to it may see an entry and not the one
         before it, and delta-rs takes that for damage.
         """
-        return delta.DeltaTable(str(self.path), version=version)
+        return delta.DeltaTable(
+            self.folder.address,
+            version=version,
+            storage_options=None if self.folder.options is None else dict(self.folder.options),
+        )
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -403,7 +376,7 @@ class DeltaDirectory:
         except BaseException as error:  # it raises plain ones, and panics are no Exception
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            text = first_line(error).replace(str(self.path), self.shown)
+            text = first_line(error).replace(self.folder.address, self.shown)
             raise ValueError(f"it is no readable Delta table: {text}") from error
 
     def _count_rows(self, state: TableState) -> None:
@@ -412,8 +385,8 @@ class DeltaDirectory:
         for file in state.gone:
             try:
                 if file.rows is None:
-                    file.rows = rows_in(self.path, file.path, f"{self.shown}/{file.path}")
-                elif not (self.path / file.path).exists():
+                    file.rows = rows_in(self.folder, file.path, f"{self.shown}/{file.path}")
+                elif self.folder.mark(file.path) is None:
                     lost.append(file)
             except (FileNotFoundError, RiverError):  # the newest version does without it
                 lost.append(file)
@@ -428,7 +401,7 @@ class DeltaDirectory:
         if file.rows is None:
             shown = f"{self.shown}/{file.path}"
             try:
-                file.rows = rows_in(self.path, file.path, shown)
+                file.rows = rows_in(self.folder, file.path, shown)
             except FileNotFoundError as error:
                 raise refusal(Code.CORRUPT, f"{shown} is missing") from error
         return file.rows
@@ -473,7 +446,7 @@ class DeltaDirectory:
         """
         with self._mutex:
             state = self._refresh_locked()
-            if state is not None and _last_checkpoint(self.path / "_delta_log") > state.version:
+            if state is not None and self._last_checkpoint() > state.version:
                 # What seemed the end of the log is where another process removes its entries.
                 state = self._open_locked()
             version = 0 if state is None else state.version + 1
@@ -484,11 +457,8 @@ class DeltaDirectory:
                 return False
             made = actions(state)
             if state is None:
-                (self.path / "_delta_log").mkdir(exist_ok=True)
-                if self._sync:
-                    sync_path(self.path)
-                    sync_path(self.path.parent)  # the table may be new there
-            if not self._append(version, entry_text(made)):
+                self.folder.make(_LOG, safe=True)  # the table may be new there
+            if not self.folder.create(_entry(version), entry_text(made)):
                 return False
             self._refresh_locked()
         return True
@@ -528,20 +498,6 @@ class DeltaDirectory:
             actions.append(add_action(path, size, modified, stats, partition))
         return actions
 
-    def _append(self, version: int, data: bytes) -> bool:
-        path = self._entry(version)
-        hidden = path.with_name(f".{uuid.uuid4().hex}.tmp")
-        try:
-            write_new(hidden, data, sync=self._sync)
-            os.link(hidden, path)
-        except FileExistsError:
-            return False
-        finally:
-            hidden.unlink(missing_ok=True)
-        if self._sync:
-            sync_path(path.parent)
-        return True
-
     # Cleaning up
 
     def vacuum(self, now: float) -> None:
@@ -575,20 +531,12 @@ class DeltaDirectory:
             if str(PurePosixPath(path)) != path or path.startswith(("_delta_log", OWN)):
                 continue  # no name that a file of a table has
             try:
-                found = checked_path(self.path, path, f"{self.shown}/{path}")
+                self.folder.size(path, f"{self.shown}/{path}")
             except (RiverError, FileNotFoundError, NotADirectoryError):
                 continue  # of a table that shares files with another one, or gone
-            found.unlink(missing_ok=True)
+            self.folder.remove(path)
             folders.add(str(PurePosixPath(path).parent))
-        remove_empty(self.path, folders)
-
-    def remove_empty_folders(self) -> None:
-        """Remove the folders of partitions that nothing is in, whatever has left them."""
-        found: list[str] = []
-        for folder, inner, _ in os.walk(self.path):
-            inner[:] = [name for name in inner if "=" in name]
-            found.append(os.path.relpath(folder, self.path))
-        remove_empty(self.path, found)
+        self.folder.remove_empty(folders)
 
     def clear(self, key: str) -> None:
         """Remove what a transaction has staged and no version holds; the next sweep may do so."""
@@ -619,14 +567,8 @@ class DeltaDirectory:
 
     def tidy(self, before: float) -> None:
         """Remove entries whose making was cut short before a time."""
-        log = self.path / "_delta_log"
-        if not real_directory(log, f"{self.shown}/_delta_log"):
-            return
-        with os.scandir(log) as found:
-            for each in found:
-                own = each.name.startswith(".") and each.name.endswith(".tmp")
-                if own and each.stat(follow_symlinks=False).st_mtime < before:
-                    Path(each.path).unlink(missing_ok=True)
+        if self.folder.is_folder(_LOG, f"{self.shown}/{_LOG}"):
+            self.folder.tidy(_LOG, before)
 
     def checkpoint_is_due(self) -> bool:
         """Return whether a checkpoint is worth its cost."""
@@ -654,7 +596,7 @@ class DeltaDirectory:
     def _make_checkpoint(self) -> None:
         try:
             with self._mutex:  # another process may have made one
-                newest = _last_checkpoint(self.path / "_delta_log")
+                newest = self._last_checkpoint()
                 self._checkpoint = max(self._checkpoint, newest)
             if self.checkpoint_is_due():
                 self.checkpoint()
@@ -669,36 +611,47 @@ class DeltaDirectory:
         Raises:
             ValueError: what delta-rs says. OSError: what the system says.
         """
-        log = self.path / "_delta_log"
         with self.view() as state:
             version = -1 if state is None else state.version
         with self._asking():
             table = self._by_delta(version)
             cleans = table.metadata().configuration.get("delta.enableExpiredLogCleanup")
             table.create_checkpoint()
-        if self._sync:
-            # Before the entries go that it stands for.
-            for name in os.listdir(log):
-                if _CHECKPOINT.fullmatch(name) and int(name[:20]) == version:
-                    sync_path(log / name)
-            sync_path(log / "_last_checkpoint")
-            sync_path(log)
+        made = [
+            f"{_LOG}/{name}"
+            for name in self.folder.names(_LOG)
+            if _CHECKPOINT.fullmatch(name) and int(name[:20]) == version
+        ]
+        # Before the entries go that it stands for.
+        self.folder.sync([*made, f"{_LOG}/_last_checkpoint", _LOG])
         if str(cleans).lower() != "false":
             with self._asking():
                 table.cleanup_metadata()
-        numbers = self._numbers(log)
+        numbers = _numbers(self.folder.names(_LOG))
         with self._mutex:
             self._checkpoint = version
             self._first = numbers[0] if numbers else version
 
+    def _last_checkpoint(self) -> int:
+        """Return the version of the newest checkpoint, 0 without one."""
+        try:
+            data, _ = self.folder.read(f"{_LOG}/_last_checkpoint")
+            return int(json.loads(data)["version"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
-def _mark(path: Path) -> _Mark | None:
-    """Return what tells a file from another one of its name, ``None`` if it is not there."""
-    try:
-        found = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+
+def _entry(version: int) -> str:
+    return f"{_LOG}/{version:020d}.json"
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of all entries, without those below a gap."""
+    found = sorted(int(m[1]) for name in names if (m := _ENTRY.fullmatch(name)))
+    for place in range(len(found) - 1, 0, -1):
+        if found[place - 1] != found[place] - 1:
+            return found[place:]
+    return found
 
 
 def _of_checkpoint(name: str) -> bool:
@@ -771,11 +724,3 @@ def _declared(
     elif state.schema(state.version) != schema or state.partition_columns != list(partition_by):
         told = {"schemaString": schema, "partitionColumns": list(partition_by)}
         yield {"metaData": {**state.metadata, **told}}
-
-
-def _last_checkpoint(log: Path) -> int:
-    """Return the version of the newest checkpoint, 0 without one."""
-    try:
-        return int(json.loads((log / "_last_checkpoint").read_bytes())["version"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 from ...rpc import RiverError
 from ..protocol import Code, refusal
 from ..store.base import Vacuumed
-from ..store.directory import checked_path
 from .compaction import check_writable
 from .table import DeltaDirectory
 
@@ -45,14 +44,15 @@ def vacuum(
         raise refusal(Code.BAD_REQUEST, _too_short(table, retention, least))
     # Looks at all files: not under the lock.
     listed = table.unknown_to_delta(version, math.ceil(hours))
+    staged = table.staging.files()  # first: what is committed meanwhile is in the log then
     with table.locked() as state:
         before = now - math.ceil(hours) * 3600
-        held = check_writable(table, state).needed(before) | table.staging.files()
+        held = staged | check_writable(table, state).needed(before)
         found = {path: size for path in listed if (size := _size(table, path, held)) is not None}
         if not dry_run:
             table.forget(before)
             table.remove(found)
-            table.remove_empty_folders()
+            table.folder.remove_empty()
     return Vacuumed(sorted(found), sum(found.values()))
 
 
@@ -71,6 +71,6 @@ def _size(table: DeltaDirectory, path: str, held: Collection[str]) -> int | None
     if str(PurePosixPath(path)) != path or PurePosixPath(path).parts[0].startswith(("_", ".")):
         return None
     try:
-        return checked_path(table.path, path, f"{table.shown}/{path}").lstat().st_size
+        return table.folder.size(path, f"{table.shown}/{path}")
     except (RiverError, FileNotFoundError, NotADirectoryError):
         return None  # a link, or gone meanwhile
