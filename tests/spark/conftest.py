@@ -66,6 +66,15 @@ def engines(pytestconfig: pytest.Config) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def objects() -> Iterator[Any]:
+    """Return an ``ObjectStore``, which speaks S3; import its module, for what it has started."""
+    from ..helpers.spark.object_store import ObjectStore
+
+    with ObjectStore() as store:
+        yield store
+
+
 @pytest.fixture
 def compared(engines: None, tmp_path: Path) -> Iterator[None]:
     """Have other engines read each table that a test leaves, as it is read here."""

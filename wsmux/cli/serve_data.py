@@ -12,8 +12,9 @@ import re
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .addresses import add_serving, server_tls
 from .processes import supervise
@@ -22,6 +23,8 @@ from .tokens import VARIABLE, add_token_file, tokens
 
 if TYPE_CHECKING:
     from ..spark.server.data_server import DataServer
+
+Made = TypeVar("Made")
 
 EPILOG = (
     "Clients send 'Authorization: Bearer TOKEN' if there are tokens. SIZE, ROWS and TIME take "
@@ -32,6 +35,9 @@ PORT = 8765
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+# Names of storage options whose values others must not see.
+_NOT_SHOWN = re.compile(r"secret|token|password|access_key|customer_key", re.IGNORECASE)
+
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]?)")
 
 
@@ -78,9 +84,45 @@ def _files(text: str) -> int:
     return value
 
 
+def _place(text: str) -> Path | str:
+    """Parse a directory, or the address of an object store."""
+    return text if "://" in text else Path(text)
+
+
+def _storage_option(text: str) -> tuple[str, str]:
+    """Parse an option of S3 that is no secret: everybody on this machine sees the command line."""
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise argparse.ArgumentTypeError("expected KEY=VALUE, such as aws_region=eu-west-1")
+    if _NOT_SHOWN.search(name):
+        variable = name.upper() if name.lower().startswith("aws_") else f"AWS_{name.upper()}"
+        raise argparse.ArgumentTypeError(
+            f"{name} would be seen by everybody on this machine: set {variable} in the environment"
+        )
+    return name, value
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux serve-data``."""
-    parser.add_argument("directory", type=Path, help="where they are stored; created if missing")
+    parser.add_argument(
+        "directory",
+        type=_place,
+        help="where they are stored; created if missing. Or s3://BUCKET/PREFIX, for datasets",
+    )
+    parser.add_argument(
+        "--storage-option",
+        type=_storage_option,
+        action="append",
+        metavar="KEY=VALUE",
+        help="what reaches S3, as aws_region=eu-west-1; may be repeated. Secrets are set in the "
+        "environment, as AWS_SECRET_ACCESS_KEY",
+    )
+    parser.add_argument(
+        "--topics",
+        type=Path,
+        metavar="DIRECTORY",
+        help="where topics are stored if datasets are in S3; there are none by default",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument(
         "--port", type=int, default=PORT, help=f"port, {PORT} by default; 0 picks a free one"
@@ -121,12 +163,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    for module, extra in (("pyarrow", "spark"), ("deltalake", "spark"), ("msgpack", "rpc")):
+    objects = isinstance(args.directory, str)
+    needed = [("pyarrow", "spark"), ("deltalake", "spark"), ("msgpack", "rpc")]
+    for module, extra in [*needed, ("obstore", "s3")] if objects else needed:
         if not installed(module):
             raise missing(module, extra)
     from ..endpoints.acceptor import listen
     from ..handshake.access import is_loopback
     from ..spark.store.directory import open_directory
+    from ..spark.tables.object_folder import open_objects
 
     known = tokens(args.token_file)
     if not known and not is_loopback(args.host):
@@ -134,7 +179,11 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(text, status=2)
     if args.processes == 1 or args.child:
         return _serve(args, known)
-    open_directory(args.directory)  # so that errors are reported once
+    # So that errors are reported once.
+    if objects:
+        _checked(open_objects, args.directory, _options(args))
+    else:
+        open_directory(args.directory)
     with listen(args.host, args.port) as probe:  # fails if it is taken, even if shared
         port = probe.getsockname()[1]
     with _reserved(args.host, port):
@@ -163,6 +212,7 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
     from ..spark.server.data_server import serve_data
     from ..spark.server.ingest_stream import GroupCommit
     from ..spark.store.base import Retention
+    from ..spark.topics.sqlite_topics import SqliteTopics
 
     options: dict[str, Any] = {"origins": args.origin}
     if args.ttl is not None:
@@ -176,17 +226,25 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
     tls = server_tls(args)
     if tls is not None:
         options["ssl_context"] = tls
-    try:
-        server = serve_data(
-            args.directory,
-            args.host,
-            args.port,
-            token=known or None,
-            shared=args.child,
-            **options,
-        )
-    except ValueError as error:
-        raise CommandError(str(error), status=2) from error
+    if args.storage_option is not None:
+        options["storage_options"] = _options(args)
+    if args.topics is not None:
+        if not isinstance(args.directory, str):
+            text = f"--topics is for datasets in S3; {args.directory} has topics of its own"
+            raise CommandError(text, status=2)
+        kept = {name: options.pop(name) for name in ("ttl", "retention") if name in options}
+        if "ttl" in kept:
+            options["ttl"] = kept["ttl"]
+        options["topics"] = SqliteTopics(args.topics, **kept)
+    server = _checked(
+        serve_data,
+        args.directory,
+        args.host,
+        args.port,
+        token=known or None,
+        shared=args.child,
+        **options,
+    )
     with server:
         if args.child:
             emit(server.url)
@@ -195,6 +253,18 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
             _tell(args, server.url)
         server.serve_forever()
     return 0
+
+
+def _options(args: argparse.Namespace) -> dict[str, str]:
+    return dict(args.storage_option or ())
+
+
+def _checked(make: Callable[..., Made], *arguments: Any, **options: Any) -> Made:
+    """Make something of what is on the command line."""
+    try:
+        return make(*arguments, **options)
+    except ValueError as error:
+        raise CommandError(str(error), status=2) from error
 
 
 def _end_with_parent(server: DataServer) -> None:
@@ -218,6 +288,9 @@ def _child(args: argparse.Namespace, port: int) -> list[str]:
     command += ["--linger", str(args.linger)] if args.linger is not None else []
     if args.auto_optimize is not None:
         command += ["--auto-optimize", str(args.auto_optimize)]
+    command += ["--topics", str(args.topics)] if args.topics is not None else []
+    for name, value in args.storage_option or ():
+        command += ["--storage-option", f"{name}={value}"]
     for origin in args.origin or ():
         command += ["--origin", origin]
     for name, value in (("--certfile", args.certfile), ("--keyfile", args.keyfile)):

@@ -12,7 +12,7 @@ from typing import Any
 
 from .hints import how_to_install
 
-__all__ = ["Lazy", "delta", "lazy_names", "pa", "pc", "pq"]
+__all__ = ["Lazy", "delta", "lazy_names", "obstore", "pa", "pc", "pq"]
 
 
 def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
@@ -64,3 +64,4 @@ pa: Any = Lazy("pyarrow", "spark")
 pc: Any = Lazy("pyarrow.compute", "spark")
 pq: Any = Lazy("pyarrow.parquet", "spark")
 delta: Any = Lazy("deltalake", "spark")
+obstore: Any = Lazy("obstore", "s3")

@@ -1,4 +1,4 @@
-"""What a store of datasets does, in a directory of its own and in one that others share."""
+"""What a store of datasets does, in a directory of its own, in one that others share, and in S3."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from ...helpers.spark.arrow_data import (
     pa,
     rows,
 )
+from ...helpers.spark.object_store import ObjectStore
 
 pytestmark = pytest.mark.spark
 
@@ -34,12 +35,16 @@ TTL = 3600.0
 Open = Callable[[], DatasetStore]
 
 
-@pytest.fixture(params=["temporary", "directory"])
+@pytest.fixture(params=["temporary", "directory", "s3"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Return what opens the same store again, as another process does; or a temporary one."""
     if request.param == "temporary":
         store = DeltaDatasets(ttl=TTL)
         return lambda: store
+    if request.param == "s3":
+        objects: ObjectStore = request.getfixturevalue("objects")
+        address, options = objects.address(), objects.options()
+        return lambda: DeltaDatasets(address, storage_options=options, ttl=TTL)
     return lambda: DeltaDatasets(tmp_path, ttl=TTL, sync=False)
 
 

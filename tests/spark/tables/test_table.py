@@ -975,3 +975,27 @@ def test_a_table_made_again_with_as_many_versions_is_another_one(
         datasets.commit(txn, [receipt])
     assert caught.value.code == "WRONG_SCHEMA"
     assert deltalake.DeltaTable(str(home(tmp_path))).version() == 0
+
+
+def test_who_looks_does_not_wait_for_ever_for_others(tmp_path: Path) -> None:
+    """A store that is far may take long to answer the first of them."""
+    datasets = store(tmp_path, lock_timeout=0.05)
+    write(datasets, 0)
+    looking, over = threading.Event(), threading.Event()
+
+    def look() -> None:
+        with table_of(datasets, "d").view():
+            looking.set()
+            over.wait(PATIENCE)
+
+    first = threading.Thread(target=look)
+    first.start()
+    try:
+        assert looking.wait(PATIENCE)
+        with pytest.raises(RiverError, match="is looked at by others: nothing was changed") as told:
+            datasets.describe("d")
+    finally:
+        over.set()
+        first.join(PATIENCE)
+    assert told.value.code == "BUSY"
+    assert read(datasets) == list(range(10))

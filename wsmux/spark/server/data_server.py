@@ -31,6 +31,7 @@ from ...server import Server
 from ..protocol import INGEST, READ, WRITE
 from ..store.base import DAY, DatasetStore, Retention, TopicStore
 from ..store.datasets import DeltaDatasets
+from ..store.directory import is_address
 from ..topics.sqlite_topics import SqliteTopics
 from .arrow_stream import Limits
 from .ingest_stream import GroupCommit, IngestStream
@@ -53,12 +54,17 @@ SWEEP = 30.0
 # Bulk data over a slow link needs a larger window than ordinary connections.
 WINDOW = MIB
 
+# What those need who want topics beside datasets in S3.
+_TOPICS = 'topics are kept in a directory, so pass topics=SqliteTopics("/srv/topics")'
+
 _log = logger("wsmux.spark")
 
 
 class Stores(TypedDict, total=False):
     """Define the options with which ``serve_data`` makes stores."""
 
+    storage_options: Mapping[str, str]
+    """What reaches an s3:// address, as delta-rs has it; environment variables count too."""
     ttl: float
     """Seconds to keep staged parts, replaced versions and ids of transactions; default a day."""
     retention: Retention
@@ -258,7 +264,9 @@ def serve_data(
 
     Args:
         directory: where to store them, each dataset as a Delta table; if omitted, in temporary
-            directories. Or pass your own stores as ``datasets`` and ``topics``.
+            directories. Or pass your own stores as ``datasets`` and ``topics``. With
+            ``s3://BUCKET/PREFIX`` datasets are there, and there are no topics unless you pass them:
+            ``topics=SqliteTopics("/srv/topics")``.
         host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
             function that returns whether a token is valid. Required unless the address is loopback.
@@ -267,9 +275,10 @@ def serve_data(
         options: see ``Stores`` and ``DataServer``.
 
     Raises:
-        ValueError: an argument is invalid, such as a directory in an object store, s3://...
+        ValueError: an argument is invalid, or is for topics, and those cannot be in S3.
         OSError: the address cannot be listened on, or the directory cannot be used.
-        RiverError: CORRUPT; the directory holds something else.
+        RiverError: CORRUPT; the directory holds something else. STORE_FAILED; S3 cannot be used,
+            and why. ImportError: ``obstore`` is not there, which S3 needs.
     """
     if token is None and not is_loopback(host):
         raise ValueError(f"{host} can be reached from other machines: a token is required")
@@ -279,13 +288,24 @@ def serve_data(
         if name in options
     }
     serving: dict[str, Any] = dict(options)
-    if directory is not None:
+    objects = directory is not None and is_address(directory)
+    if isinstance(serving.get("topics"), str | os.PathLike):
+        raise ValueError(f"topics={serving['topics']!r:.200} is no store: {_TOPICS}")
+    if objects:
+        if "datasets" in serving:
+            raise ValueError("directory and datasets exclude each other")
+        if "retention" in stores:
+            raise ValueError(f"retention is for topics, and there are none in S3: {_TOPICS}")
+        serving["datasets"] = DeltaDatasets(directory, **stores)
+    elif directory is not None:
         if serving.keys() & {"datasets", "topics"}:
             raise ValueError("directory and stores exclude each other")
     elif stores and serving.keys() & {"datasets", "topics"}:
         raise ValueError(f"{', '.join(stores)}: set these on your own stores")
     if not serving.keys() & {"datasets", "topics"}:
-        serving["topics"] = SqliteTopics(directory, **_but(stores, "auto_optimize"))
+        serving["topics"] = SqliteTopics(
+            directory, **_but(stores, "auto_optimize", "storage_options")
+        )
         serving["datasets"] = DeltaDatasets(directory, **_but(stores, "retention"))
     serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
     listener = listen(host, port, shared=shared)

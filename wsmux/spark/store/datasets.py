@@ -39,6 +39,7 @@ from ..tables.data_files import groups_of, read_file
 from ..tables.folder import Folder, LocalFolder
 from ..tables.group_commit import append_group, ingested
 from ..tables.history import HISTORY, MAX_HISTORY, history
+from ..tables.object_folder import MIN_TTL, open_objects
 from ..tables.partitions import check_partitions, matching
 from ..tables.replacing import Replacer, check_rows
 from ..tables.staging import Staged
@@ -64,7 +65,7 @@ from .base import (
     VersionInfo,
     no_txn,
 )
-from .directory import open_directory, temporary_directory
+from .directory import is_address, open_directory, temporary_directory
 from .filters import Filter, Matcher, matcher
 from .schemas import bound_columns, schema_from_text, schema_text, stored_schema, takes
 
@@ -82,15 +83,17 @@ _log = logger("wsmux.spark")
 
 
 class DeltaDatasets(DatasetStore):
-    """Keep each dataset as a Delta table in a directory.
+    """Keep each dataset as a Delta table in a directory, or in S3.
 
-    Any number of processes of a host may share the directory, and be killed at any time. Programs
-    that know Delta may read the tables meanwhile, and write to them: their commits and those made
-    here exclude each other as Delta says.
+    Any number of processes of a host may share the directory, and of any hosts what is in S3, and
+    be killed at any time. Programs that know Delta may read the tables meanwhile, and write to
+    them: their commits and those made here exclude each other as Delta says.
 
     Args:
         directory: where; it may hold topics too. A temporary one by default, which goes with the
-            store.
+            store. Or ``s3://BUCKET/PREFIX``, of a store that does conditional puts.
+        storage_options: for S3, as delta-rs has them; environment variables such as
+            ``AWS_ACCESS_KEY_ID`` count too.
         ttl: seconds that a transaction may stay without a write, that what it made is remembered
             by its name, and that a version can be read after it was overwritten.
         sync: false does without making sure that what was committed survives a crash of the
@@ -98,12 +101,17 @@ class DeltaDatasets(DatasetStore):
         lock_timeout: seconds that a change waits for those of others before it fails with BUSY.
         auto_optimize: small files of a dataset, of at most 64 MiB, that are joined in the
             background once there are so many; ``None`` never does so.
+
+    Raises:
+        ValueError: an argument is invalid. OSError: the directory cannot be used. RiverError:
+            CORRUPT, if something else is there; STORE_FAILED, if S3 cannot be used.
     """
 
     def __init__(
         self,
         directory: str | os.PathLike[str] | None = None,
         *,
+        storage_options: Mapping[str, str] | None = None,
         ttl: float = DAY,
         sync: bool = True,
         lock_timeout: float = LOCK_TIMEOUT,
@@ -120,8 +128,16 @@ class DeltaDatasets(DatasetStore):
         if directory is None:
             directory = temporary_directory(self, "datasets")
             sync = False
-        path = open_directory(directory) / "datasets"
-        self._folder: Folder = LocalFolder(path, sync=sync)
+        if is_address(directory):
+            if not ttl >= max(MIN_TTL, 2 * lock_timeout):
+                least = max(MIN_TTL, 2 * lock_timeout)
+                text = f"ttl must be at least {least:g} s in S3, not {ttl!r}: what servers that"
+                raise ValueError(f"{text} cannot be heard any more have staged is found by its age")
+            self._folder: Folder = open_objects(os.fspath(directory), storage_options)
+        else:
+            if storage_options:
+                raise ValueError(f"storage_options are for s3://BUCKET/PREFIX, not {directory!r}")
+            self._folder = LocalFolder(open_directory(directory) / "datasets", sync=sync)
         self._ttl = ttl
         self._lock_timeout = lock_timeout
         self._optimizer = None if auto_optimize is None else AutoOptimizer(auto_optimize)
@@ -131,9 +147,15 @@ class DeltaDatasets(DatasetStore):
 
     # Tables
 
-    def _find(self, name: str) -> DeltaDirectory | None:
-        folder, shown = self._folder.below(name), f"datasets/{name}"
+    def _find(self, name: str, *, make: bool = False) -> DeltaDirectory | None:
+        with self._mutex:
+            known = self._known.get(name)
+        folder = self._folder.below(name) if known is None else known[1].folder
+        shown = f"datasets/{name}"
         identity = folder.identity(shown)
+        if identity is None and make:
+            folder.make()
+            identity = folder.identity(shown)
         if identity is None:
             return None
         with self._mutex:
@@ -147,12 +169,9 @@ class DeltaDatasets(DatasetStore):
 
     def _made(self, name: str) -> DeltaDirectory:
         """Return the table of a name; make its directory if there is none."""
-        found = self._find(name)
+        found = self._find(name, make=True)
         if found is None:
-            self._folder.make(name)
-            found = self._find(name)
-            if found is None:
-                raise refusal(Code.STORE_FAILED, f"datasets/{name} cannot be made")
+            raise refusal(Code.STORE_FAILED, f"datasets/{name} cannot be made")
         return found
 
     def _table(self, name: str) -> DeltaDirectory:
@@ -333,7 +352,7 @@ class DeltaDatasets(DatasetStore):
                 version = -1 if state is None else state.version
                 done = _done(state, ident.key)
                 info = {} if done else table.staging.info(ident.key)
-                if info is None:
+                if info is None or (state is not None and ident.key in state.refused):
                     raise no_txn(txn)
                 done = done or self._superseded(table, state, info)
                 if done is not None:
@@ -436,7 +455,16 @@ class DeltaDatasets(DatasetStore):
         with table.locked() as state:
             if _done(state, ident.key) is not None:
                 return True
-            table.staging.drop(ident.key, _holder(state))
+            if not table.folder.locks and table.staging.info(ident.key) is None:
+                return False
+            state = table.refuse([ident.key])
+            if _done(state, ident.key) is not None:
+                return True
+            if state is None and not table.folder.locks:
+                # Another server may be making the table of it: its files go when they are old.
+                table.staging.end(ident.key)
+            else:
+                table.staging.drop(ident.key, _holder(state))
         return False
 
     # Reading
@@ -494,11 +522,14 @@ class DeltaDatasets(DatasetStore):
     def _sweep(self, table: DeltaDirectory, now: float) -> None:
         before = now - self._ttl
         with table.locked() as state:
+            known = table.staging.transactions()
+            over = {key for key in known if _done(state, key) is not None}
+            stale = [k for k in known if k not in over and table.staging.last_used(k) < before]
+            if stale:
+                state = table.refuse(stale)
             held = _holder(state)
-            for key in table.staging.transactions():
-                done = _done(state, key) is not None
-                if done or table.staging.last_used(key) < before:
-                    table.staging.drop(key, held)
+            for key in [*over, *stale]:
+                table.staging.drop(key, held)
             table.staging.tidy(held)
             table.vacuum(now)
             table.tidy(before)

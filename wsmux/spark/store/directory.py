@@ -61,9 +61,9 @@ def open_directory(directory: str | os.PathLike[str]) -> Path:
     """
     if is_address(directory):
         text = (
-            f"{os.fspath(directory)!r:.200} is an address, and a store is a directory of a file "
-            "system with flock and hard links: object stores have neither, and are not supported; "
-            "name a directory"
+            f"{os.fspath(directory)!r:.200} is an address, and this is kept in a directory of a "
+            "file system with flock and hard links: name a directory; only datasets can be in an "
+            "object store, at s3://BUCKET/PREFIX"
         )
         raise ValueError(text)
     path = Path(directory)

@@ -234,6 +234,7 @@ class TableState:
         live, gone: files of the newest version by path, and those of older ones only.
         gone_paths: of what is gone.
         txns: by the keys of transactions of this package. apps: ``(version, key)`` by app.
+        refused: when transactions of this package were aborted, by their keys.
         ingested: by ingest client its rows, the session that wrote the last one, and when.
     """
 
@@ -248,6 +249,7 @@ class TableState:
     gone_paths: set[str] = field(default_factory=set)
     txns: dict[str, Done] = field(default_factory=dict)
     apps: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    refused: dict[str, float] = field(default_factory=dict)
     ingested: dict[str, tuple[int, str, float]] = field(default_factory=dict)
     modified: int = 0
     times: list[float] = field(default_factory=list)  # of the newest versions, rising
@@ -271,6 +273,8 @@ class TableState:
         if key is not None:
             made = Committed(version, int(own["rows"]), int(own["bytes"]))
             self.txns[str(key)] = Done(made, now)
+        for refused in own.get("refused") or ():
+            self.refused[str(refused)] = now
         for client, (rows, session) in (own.get("ingested") or {}).items():
             self.ingested[str(client)] = int(rows), str(session), now
 
@@ -411,6 +415,7 @@ class TableState:
         self.txns = {
             key: done for key, done in self.txns.items() if done.time >= before or key in lasts
         }
+        self.refused = {key: time for key, time in self.refused.items() if time >= before}
         self.ingested = {
             client: last for client, last in self.ingested.items() if last[2] >= before
         }

@@ -110,7 +110,7 @@ def read_file(
     """
     try:
         with folder.reader(file.path, shown) as source:
-            yield from _read(source, file, schema, columns, span)
+            yield from _read(source, file, schema, columns, span, folder.far)
     except FileNotFoundError as error:
         raise FileNotFoundError(shown) from error
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
@@ -118,10 +118,11 @@ def read_file(
 
 
 def _read(
-    source: Any, file: DataFile, schema: Any, columns: Sequence[str], span: range
+    source: Any, file: DataFile, schema: Any, columns: Sequence[str], span: range, far: bool
 ) -> Iterator[Any]:
     wanted = pa.schema([schema.field(name) for name in columns])
-    with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+    # From afar the columns of a row group are read at once.
+    with pq.ParquetFile(source, pre_buffer=far, page_checksum_verification=True) as parquet:
         metadata = parquet.metadata
         held = [metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)]
         if sum(held) != file.rows:

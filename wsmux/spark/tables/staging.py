@@ -180,6 +180,10 @@ class Staging:
         if trash is not None:
             self._remove(trash, held)
 
+    def end(self, key: str) -> None:
+        """Forget a transaction, and leave its files until they are old."""
+        self._folder.take(self._txn(key), TXN)
+
     def tidy(self, held: Held) -> None:
         """Remove what was being dropped by processes that are no more."""
         if self._folder.is_folder(STAGED, self._shown):

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -24,6 +25,7 @@ from urllib.parse import unquote
 from ...exceptions import NoThreadError
 from ...rpc import RiverError
 from ...runtime.backoff import Backoff
+from ...runtime.clock import monotonic
 from ...runtime.deadline import Deadline
 from ...runtime.lazy_imports import delta, pa
 from ...runtime.logs import logger
@@ -64,6 +66,10 @@ _CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint.*\.parquet")
 # is then shared by more commits.
 BETWEEN_CHECKPOINTS = 100
 LOG_SHARE = 8
+
+# Seconds for which a table that is far is not looked at again to see that it is still the same one
+# and not another of its name; it is, before each commit.
+TRUSTED = 1.0
 
 # Seconds that an entry stays where it is which is not whole.
 TORN_AGE = 10.0
@@ -136,10 +142,12 @@ class DeltaDirectory:
         self.staging = Staging(folder, shown)
         self.shown = shown
         self._ttl = ttl
+        self._lock_timeout = lock_timeout
         self._lock = folder.lock(f"{OWN}/lock", f"{shown}/{OWN}/lock", lock_timeout)
         self._mutex = threading.Lock()
         self._state: TableState | None = None
         self._mark: Mark | None = None  # of the newest entry's file
+        self._compared = 0.0  # when that was looked at
         self._old_app: Callable[[str], int | None] = lambda app: None
         self._first = 0  # the oldest entry, at the last look
         self._checkpoint = 0
@@ -166,10 +174,20 @@ class DeltaDirectory:
         """Give the newest state, to be looked at only, and briefly; ``None`` without a table.
 
         Raises:
-            RiverError: CORRUPT.
+            RiverError: BUSY or CORRUPT.
         """
-        with self._mutex:
-            yield self._refresh_locked()
+        with self._looking():
+            yield self._refresh_locked(trusting=self.folder.far)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Keep other threads from the state; a store that is far may take its time to answer."""
+        if not self._mutex.acquire(timeout=Deadline(self._lock_timeout).park_seconds()):
+            raise self.busy("is looked at by others")
+        try:
+            yield
+        finally:
+            self._mutex.release()
 
     def app_version(self, state: TableState, app: str) -> int | None:
         """Return the version that an app has written, ``None`` if it has none.
@@ -195,11 +213,15 @@ class DeltaDirectory:
     def _mark_of(self, version: int) -> Mark | None:
         return self.folder.mark(_entry(version))
 
-    def _refresh_locked(self) -> TableState | None:
-        state = self._state
-        if state is None or self._mark != self._mark_of(state.version):
-            # Not opened yet; or removed and made again since the last look.
+    def _refresh_locked(self, *, trusting: bool = False) -> TableState | None:
+        """Return the newest state; ``trusting``: of the table that it was a moment ago."""
+        state, now = self._state, monotonic()
+        if state is None:
             return self._open_locked()
+        if not trusting or now - self._compared > TRUSTED:
+            if self._mark != self._mark_of(state.version):
+                return self._open_locked()  # removed and made again since the last look
+            self._compared = now
         while self._follow_locked(state, state.version + 1):
             pass
         return state
@@ -444,7 +466,7 @@ class DeltaDirectory:
         Raises:
             RiverError: CORRUPT. OSError: what the system says.
         """
-        with self._mutex:
+        with self._looking():
             state = self._refresh_locked()
             if state is not None and self._last_checkpoint() > state.version:
                 # What seemed the end of the log is where another process removes its entries.
@@ -498,6 +520,28 @@ class DeltaDirectory:
             actions.append(add_action(path, size, modified, stats, partition))
         return actions
 
+    def refuse(self, keys: Sequence[str]) -> TableState | None:
+        """See that nobody commits some transactions any more; return the state as it is then.
+
+        With the lock held. Where that does not exclude other servers, an entry of the log tells
+        them so: their entry comes before it, and is in the state, or not at all. Without a table
+        there is no log to tell it in.
+
+        Raises:
+            RiverError: BUSY, STORE_FAILED or CORRUPT.
+        """
+        for state in self.attempts(Deadline(self._lock_timeout)):
+            if self.folder.locks or state is None or state.why_read_only("append") is not None:
+                return state
+            version = state.version
+            left = [key for key in keys if key not in state.txns and key not in state.refused]
+            now = time.time_ns() // 1_000_000
+            made = [commit_info("ABORT", "Append", now, ENGINE, refused=left)]
+            if not left or self.add_entry(version, state.ident, partial(_same, made)):
+                with self.view() as newest:
+                    return newest
+        raise self.busy()
+
     # Cleaning up
 
     def vacuum(self, now: float) -> None:
@@ -540,6 +584,8 @@ class DeltaDirectory:
 
     def clear(self, key: str) -> None:
         """Remove what a transaction has staged and no version holds; the next sweep may do so."""
+        if self.folder.in_doubt():
+            return  # its entry may be there in a moment, whatever is there now
         try:
             with self.view() as state:
                 holds = (lambda path: False) if state is None else state.holds
@@ -639,6 +685,10 @@ class DeltaDirectory:
             return int(json.loads(data)["version"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0
+
+
+def _same(actions: list[Action], state: TableState | None) -> list[Action]:
+    return actions
 
 
 def _entry(version: int) -> str:
