@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -24,7 +25,18 @@ from urllib.parse import parse_qs
 import wsmux
 from wsmux.cluster import Cluster, Presence, Retention
 
-__all__ = ["BASE", "KEPT", "LONGEST", "PIECE", "app", "deliver", "node_of", "order", "pattern"]
+__all__ = [
+    "BASE",
+    "KEPT",
+    "LONGEST",
+    "PIECE",
+    "app",
+    "deliver",
+    "node_of",
+    "order",
+    "pattern",
+    "running",
+]
 
 # What a client may order.
 Order = dict[str, Any]
@@ -40,6 +52,9 @@ KEPT = Retention(messages=200)
 
 # Orders that a node carries out at once.
 ORDERS = 256
+
+# Seconds between two looks whether this process runs.
+TICK = 0.05
 
 # Seconds in which a client has to send the line of its order.
 LINE_TIME = 30.0
@@ -76,6 +91,29 @@ def order(connection: wsmux.Connection, timeout: float, /, **fields: Any) -> Any
     return answer["value"]
 
 
+_lost = 0.0
+
+
+def count_lost(over: threading.Event) -> None:
+    """Count the seconds in which this process does not run, in a thread, until it is over.
+
+    Whoever waits for a moment waits longer then.
+    """
+    global _lost
+    while not over.is_set():
+        before = time.monotonic()
+        over.wait(TICK)
+        _lost += max(0.0, time.monotonic() - before - 2 * TICK)
+
+
+def running() -> float:
+    """Return a time that stands still while this process does, or others have its processor.
+
+    Only where a thread is in ``count_lost``.
+    """
+    return time.monotonic() - _lost
+
+
 def deliver(
     cluster: Cluster, to: str | Presence, key: int, size: int, timeout: float
 ) -> dict[str, Any]:
@@ -86,23 +124,31 @@ def deliver(
 
     Returns:
         ``result``: ``sent``, or the name of the error. ``opened``: seconds of ``open_stream``.
-        ``late``: seconds that a call has taken beyond its limit, at most. ``answer``: the client's.
+        ``late``: seconds that a call has taken beyond its limit, at most, but for those in which
+        this process stood still; ``slowest``: which one.
+        ``answer``: the client's.
     """
-    late, opened, answer = 0.0, None, ""
+    late, slowest, opened, answer = 0.0, "", None, ""
     begun = time.monotonic()
 
     def timed(call: Callable[..., Any], *arguments: Any) -> Any:
-        nonlocal late
-        start = time.monotonic()
+        nonlocal late, slowest
+        start = running()
         try:
             return call(*arguments)
         finally:
-            late = max(late, time.monotonic() - start - timeout)
+            took = running() - start - timeout
+            if took > late:
+                late, slowest = took, call.__name__
 
     name, presence = (to.name, list(to)) if isinstance(to, Presence) else (to, None)
+
+    def open_stream() -> wsmux.Stream:
+        return cluster.open_stream(to, timeout=timeout)
+
     header = {"to": name, "presence": presence, "key": key, "size": size}
     try:
-        with timed(lambda: cluster.open_stream(to, timeout=timeout)) as stream:
+        with timed(open_stream) as stream:
             opened = time.monotonic() - begun
             stream.timeout = timeout
             timed(stream.write, json.dumps(header).encode() + b"\n")
@@ -113,7 +159,8 @@ def deliver(
         result = "sent" if answer else "no answer"
     except (wsmux.WsmuxError, TimeoutError) as error:
         result = type(error).__name__
-    return {"result": result, "opened": opened, "late": late, "answer": answer}
+    told = {"late": late, "slowest": slowest, "answer": answer}
+    return {"result": result, "opened": opened, **told}
 
 
 class Node:
@@ -121,6 +168,7 @@ class Node:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        threading.Thread(target=count_lost, args=(threading.Event(),), daemon=True).start()
         self._pool = ThreadPoolExecutor(ORDERS, "orders")
         self._orders: dict[str, Callable[..., Any]] = {
             "deliver": self._deliver,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.site import BASE, KEPT, deliver
+from benchmarks.cluster.site import BASE, KEPT, count_lost, deliver
 from wsmux.cluster import Cluster, Presence
 
 from ..helpers.cluster_topics import Reader, check_topic
@@ -88,7 +88,9 @@ def soak(redis: RedisServer, folder: Path, tell: Tell, clients: int, seconds: fl
         stack.callback(over.set)
         health = Health(world, over)
         asking = threading.Thread(target=health.ask)
+        counting = threading.Thread(target=count_lost, args=(over,))
         asking.start()
+        counting.start()
         ends = time.monotonic() + seconds
         while time.monotonic() < ends and not seen.wrong:
             over.wait(min(world.step(), max(0.0, ends - time.monotonic())))
@@ -96,6 +98,7 @@ def soak(redis: RedisServer, folder: Path, tell: Tell, clients: int, seconds: fl
         crowd.stop()
         over.set()
         asking.join(HEALTH_TIME + WAIT)
+        counting.join(WAIT)
         assert not asking.is_alive()
         tell(f"{dict(world.done)}; {dict(seen.done)}")
         told = [f"latest call {seen.latest:.2f} s beyond its limit"]

@@ -12,7 +12,16 @@ from contextlib import suppress
 from typing import Any
 
 import wsmux
-from benchmarks.cluster.site import BASE, LONGEST, PIECE, deliver, node_of, order, pattern
+from benchmarks.cluster.site import (
+    BASE,
+    LONGEST,
+    PIECE,
+    deliver,
+    node_of,
+    order,
+    pattern,
+    running,
+)
 from wsmux.cluster import Cluster, Position, Presence
 from wsmux.cluster.positions import parse_position
 
@@ -23,7 +32,8 @@ __all__ = ["Crowd", "Seen", "Visitor"]
 # Seconds: of an attempt to connect, of an order, and between the bytes of a stream.
 CONNECT_TIME, ORDER_TIME, READ_TIME = 10.0, 10.0, 30.0
 
-# Seconds that a call may take beyond its limit: longer than a process ever stands still.
+# Seconds that a call may take beyond its limit, while this process runs: longer than another one
+# ever stands still.
 SLACK = 40.0
 
 # Seconds for which a client waits for streams before it looks at what it has left.
@@ -277,20 +287,20 @@ class Crowd:
         timeout = chance.choice([0.3, 2.0, 10.0])
         size = 8 * chance.choice([0, 1, chance.randrange(LARGEST // 8)])
         key = next(self._keys)
-        begun = time.monotonic()
+        begun = running()
         if visitor is None:
             told = deliver(self._cluster, to, key, size, timeout)
         else:
             fields = {"do": "deliver", "to": to, "key": key, "size": size, "timeout": timeout}
             longest = timeout * (3 + size // PIECE)
             told = order(visitor.connection, longest + SLACK, **fields)
-            self._seen.note_late("an order", time.monotonic() - begun - longest)
+            self._seen.note_late(f"an order to reach {to}", running() - begun - longest)
         self.check_told(to, size, told)
 
     def check_told(self, to: str | Presence, size: int, told: dict[str, Any]) -> None:
         """Note what became of a stream."""
         self._seen.count(f"stream: {told['result']}")
-        self._seen.note_late("a call", told["late"])
+        self._seen.note_late(f"{told['slowest']} ({told['result']})", told["late"])
         if told["result"] == "sent":
             self._seen.opened.append(told["opened"])
             answer = json.loads(told["answer"])
