@@ -30,6 +30,7 @@ from ..transport.message_transport import MessageTransport
 from .engine.dial import channel_over, socket_over
 from .engine.event_callbacks import EventCallbacks
 from .engine.server_engine import ServerEngine
+from .engine.session_record import NOBODY, Caller
 from .options import Options
 from .schema import JsonSchema, Schema
 from .schema.document import serialize
@@ -115,6 +116,7 @@ class RpcHandler(Leaving):
         self._served = 0
         self._idle = Condition(self._lock)
         self._forked = False
+        self._at_shutdown: list[Callable[[], object]] = []
         self.schema_json: bytes | None = None if schema is None else json.dumps(schema).encode()
         """The body that answers an ordinary GET, if any."""
         fork.register(self)
@@ -131,20 +133,26 @@ class RpcHandler(Leaving):
         sock = socket_over(carrier) if isinstance(carrier, Stream) else carrier
         self.serve_socket(sock, websocket=False)
 
-    def serve_socket(self, sock: socket.socket, *, websocket: bool) -> None:
+    def serve_socket(
+        self, sock: socket.socket, *, websocket: bool, caller: Caller = NOBODY
+    ) -> None:
         """Serve a socket until it ends, and close it; a WebSocket must already be upgraded."""
         size = self._engine.first_size
-        self._serve(channel_over(sock, Role.SERVER, size, websocket=websocket))
+        self._serve(channel_over(sock, Role.SERVER, size, websocket=websocket), caller)
 
-    def _serve(self, channel: MessageTransport) -> None:
+    def _serve(self, channel: MessageTransport, caller: Caller) -> None:
         with self._lock:
             self._served += 1
         try:
-            self._engine.serve(channel)
+            self._engine.serve(channel, caller)
         finally:
             with self._lock:
                 self._served -= 1
                 self._idle.notify_all()
+
+    def at_shutdown(self, function: Callable[[], object]) -> None:
+        """Call a function at the end of each ``shutdown``, for who accepts the connections."""
+        self._at_shutdown.append(function)
 
     def check(self) -> None:
         """Raise ``HandshakeError`` if a connection would end at once."""
@@ -196,6 +204,8 @@ class RpcHandler(Leaving):
             with self._lock:
                 while self._served and not deadline.expired():
                     self._idle.wait(deadline.remaining())
+            for function in self._at_shutdown:
+                function()
 
     def drain_on_sigterm(self, timeout: float | None = DRAIN) -> None:
         """Call ``shutdown`` on SIGTERM, which stops and reloads the processes of a WSGI server.

@@ -41,7 +41,7 @@ from ..wire.envelope import (
 )
 from .call_spans import server_span
 from .generator_run import WAITS, GeneratorRun, Suspender, ThreadSuspender
-from .server_calls import OUT_OF_TIME, CallTable, Context, Replies, ServerCall
+from .server_calls import OUT_OF_TIME, TOO_OFTEN, CallTable, Context, Replies, ServerCall
 from .session_record import SessionRecord
 from .timers import Timer, Timers
 from .worker_shares import Share, WorkerShares
@@ -190,6 +190,10 @@ class CallDispatcher(Suspender):
         stream_id = envelope.stream_id
         if isinstance(envelope.payload, Oversize):
             self._replies.refuse(table, stream_id, envelope.payload.text())
+            return
+        admits = table.record.caller.admits_call
+        if admits is not None and not admits():
+            self._replies.refuse(table, stream_id, TOO_OFTEN, code=CANCEL)
             return
         found = self._find(envelope)
         if isinstance(found, RiverError):

@@ -43,10 +43,13 @@ from .signals import Pause, Signal
 from .timers import Timer, Timers
 from .worker_shares import Share
 
-__all__ = ["OUT_OF_TIME", "CallTable", "Context", "Replies", "ServerCall"]
+__all__ = ["OUT_OF_TIME", "TOO_OFTEN", "CallTable", "Context", "Replies", "ServerCall"]
 
 # What ends a call whose caller said how long it waits.
 OUT_OF_TIME = "the time of the caller is up"
+
+# To a user who calls more often than ``UserLimits.streams_per_minute`` allows.
+TOO_OFTEN = "this user has begun as many calls as a minute allows; try again later"
 
 _log = logger("wsmux.rpc")
 _calls_log = logging.getLogger("wsmux.rpc.calls")  # for handlers; not rate-limited
@@ -468,6 +471,7 @@ class Context:
         client_id, session_id, stream_id: the caller, its session, and the id of the call on the
             wire.
         service, procedure: the names of the procedure called.
+        user: the name that ``authorize=`` of the route gave the caller, if any.
     """
 
     def __init__(self, call: ServerCall, state: Any, context: Any) -> None:
@@ -479,6 +483,7 @@ class Context:
         self.stream_id: str = call.stream_id
         self.service: str = call.procedure.service
         self.procedure: str = call.procedure.name
+        self.user: str | None = call.table.record.caller.user
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:

@@ -64,7 +64,7 @@ from .call_dispatcher import CallDispatcher
 from .dial import cut_by_size, hang_up
 from .event_callbacks import EventCallbacks
 from .server_calls import Replies, ServerCall
-from .session_record import SessionRecord
+from .session_record import NOBODY, Caller, SessionRecord
 
 __all__ = ["ServerEngine"]
 
@@ -193,7 +193,7 @@ class ServerEngine:
 
     # A connection's thread
 
-    def serve(self, channel: MessageTransport) -> None:
+    def serve(self, channel: MessageTransport, caller: Caller = NOBODY) -> None:
         """Serve one connection until it has ended; the thread becomes its I/O thread."""
         with self.mutex:
             closed = self._closed
@@ -213,7 +213,7 @@ class ServerEngine:
                         break
                     frame = bytes(data) if kind is Opcode.BINARY else b""
                     if record is None:
-                        record, attachment = self._handshake(channel, frame)
+                        record, attachment = self._handshake(channel, frame, caller)
                     else:
                         self._receive(record, attachment, channel, frame, wakes)
                     if count % TOGETHER == TOGETHER - 1:
@@ -235,7 +235,7 @@ class ServerEngine:
                 self._lost(record, attachment)
 
     def _handshake(
-        self, channel: MessageTransport, frame: bytes
+        self, channel: MessageTransport, frame: bytes, caller: Caller
     ) -> tuple[SessionRecord | None, int]:
         with self.mutex:
             first = self.sessions.first_frame(frame)
@@ -245,14 +245,16 @@ class ServerEngine:
         with self.mutex:
             old = self.sessions.get(first.client_id)
             before = None if old is None else self._records[old].metadata
-        parsed = self._validation.check(first.request.metadata, before, first.client_id)
+        parsed = self._validation.check(
+            first.request.metadata, before, first.client_id, user=caller.user
+        )
         if isinstance(parsed, InvalidMetadata):
             self._refuse(channel, self.sessions.refuse(first.client_id, *parsed))
             return None, 0
-        return self._decide(channel, first, parsed)
+        return self._decide(channel, first, parsed, caller)
 
     def _decide(
-        self, channel: MessageTransport, hello: Hello, parsed: Parsed
+        self, channel: MessageTransport, hello: Hello, parsed: Parsed, caller: Caller
     ) -> tuple[SessionRecord | None, int]:
         wakes: list[Parker] = []
         over: list[ServerCall] = []
@@ -264,6 +266,7 @@ class ServerEngine:
             decided = self.sessions.decide(hello, clock.monotonic(), parsed.owner)
             if isinstance(decided, Accepted):
                 record = self._accept_locked(channel, decided, parsed, others, over, wakes)
+                record.caller = caller
                 attachment = record.session.attachments  # before another connection can come
             elif decided.asked is not None:
                 asked = self._records[decided.asked].queue_locked()
@@ -415,7 +418,9 @@ class ServerEngine:
 
         def run() -> None:
             session = record.session
-            checked = self._validation.check(metadata, record.metadata, session.peer_id, session)
+            checked = self._validation.check(
+                metadata, record.metadata, session.peer_id, session, record.caller.user
+            )
             if isinstance(checked, InvalidMetadata):
                 failure = SessionFailure(checked.reason, FailureKind.HANDSHAKE)
                 self._destroy(record, attachment, channel, failure)

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ...protocols.base import Message
 from ...runtime.parking import Parker, WaitQueue
@@ -15,7 +16,22 @@ from ..options import Options
 from ..session.metadata_refresh import MetadataRefresh
 from ..session.session import Session
 
-__all__ = ["SessionRecord"]
+__all__ = ["NOBODY", "Caller", "SessionRecord"]
+
+
+class Caller(NamedTuple):
+    """Say whose connection it is, if the web application that has accepted it knows.
+
+    Attributes:
+        user: the name that ``authorize=`` gave.
+        admits_call: counts a call that the user begins; false if it is one too many. Never blocks.
+    """
+
+    user: str | None = None
+    admits_call: Callable[[], bool] | None = None
+
+
+NOBODY = Caller()
 
 
 class SessionRecord:
@@ -30,6 +46,7 @@ class SessionRecord:
         order: held by the thread that handles a message of the session; taken before the mutex.
         channel: the current connection, or ``None``.
         metadata: the result of the last validation.
+        caller: whose the latest connection is; the user is the same for all of them.
         refresh: when new metadata are due.
         renewing: whether new metadata are being validated.
         ended: whether the session is over, and nothing is sent any more.
@@ -42,6 +59,7 @@ class SessionRecord:
         self.order = threading.Lock()
         self.channel: MessageTransport | None = None
         self.metadata: Any = None
+        self.caller = NOBODY
         self.refresh = MetadataRefresh(options)
         self.renewing = False
         self.ended = False

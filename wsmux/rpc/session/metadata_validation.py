@@ -31,6 +31,14 @@ class Rejection(Exception):
         self.unsupported = unsupported
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose session it is, where the application has named the user of the connection."""
+
+    user: str
+    identity: object
+
+
 class Parsed(NamedTuple):
     """Metadata as given to handlers, valid until ``expires`` on the monotonic clock."""
 
@@ -56,11 +64,17 @@ class MetadataValidation:
     identity: Callable[[Any], object] | None = None
 
     def check(
-        self, metadata: Any, previous: Any, client_id: str, session: Session | None = None
+        self,
+        metadata: Any,
+        previous: Any,
+        client_id: str,
+        session: Session | None = None,
+        user: str | None = None,
     ) -> Parsed | InvalidMetadata:
         """Return the metadata for handlers, or the reason for refusing the client.
 
-        New metadata for a ``session`` must name its owner.
+        New metadata for a ``session`` must name its owner, who is the ``user`` of its connection,
+        too, if there is one.
 
         Metadata that has already expired is refused; other servers accept it until they first
         request new metadata.
@@ -74,6 +88,8 @@ class MetadataValidation:
                 parsed = self.validate(metadata, previous, client_id)
             left = self._seconds_left(parsed)
             owner = None if self.identity is None else self.identity(parsed)
+            if user is not None:
+                owner = _Owner(user, owner)
         except Rejection as error:
             if error.unsupported:
                 return InvalidMetadata(RefusalCode.REJECTED_UNSUPPORTED_CLIENT, str(error))
