@@ -18,9 +18,10 @@ from wsmux.config import LONGEST_WORKERS
 from wsmux.endpoints import acceptor, handover
 from wsmux.endpoints.acceptor import BACKLOG
 from wsmux.endpoints.handover import GIVE, TakeOver, receive_socket
-from wsmux.endpoints.resumable_sessions import ResumableSessions
+from wsmux.endpoints.resumable_sessions import ResumableSessions, origin_of
 from wsmux.exceptions import HandshakeError
 from wsmux.handshake.greeting import receive_greeting, send_greeting
+from wsmux.handshake.request import Request
 from wsmux.protocols.base import Role
 from wsmux.protocols.resumption import Hello, Refusal, Session, Welcome, parse_answer
 from wsmux.runtime.deadline import Deadline
@@ -37,6 +38,10 @@ SUBPROTOCOL = "wsmux.resume.v1+wsmux"
 GONE = "the process that had the session has ended"
 PIECE = 100_000
 CUTS = 50
+
+
+# What clients by hand ask for.
+ROOT_PATH = Request("/", "", {}, "")
 
 
 def echo(stream: wsmux.Stream) -> None:
@@ -303,7 +308,7 @@ def test_a_client_that_is_back_before_its_session_is_made_tries_again(
     try:
         with ours, RawPeer(theirs, masks=True) as peer:
             peer.send_frame(BINARY, Hello(ID).encode(None))
-            assert isinstance(sessions.greet(ours, Deadline(WAIT)), Session)
+            assert isinstance(sessions.greet(ours, Deadline(WAIT), request=ROOT_PATH), Session)
             welcome = parse_answer(peer.recv_message())
         assert isinstance(welcome, Welcome)
         with site.answered(site.hello(epoch=welcome.epoch), welcome.key) as peer:
@@ -324,7 +329,8 @@ def giving(folder: Path, site: Site) -> Iterator[socket.socket]:
 
 
 def ask(giver: socket.socket, hello: Hello, key: bytes) -> bytes:
-    send_greeting(giver, Role.CLIENT, hello.encode(key), Deadline(WAIT))
+    origin = origin_of(ROOT_PATH)
+    send_greeting(giver, Role.CLIENT, origin + hello.encode(key), Deadline(WAIT))
     return receive_greeting(giver, Role.CLIENT, Deadline(WAIT))
 
 
@@ -481,7 +487,7 @@ def test_an_event_of_a_client_that_was_passed_is_set(site: Site, folder: Path) -
     ours, theirs = socket.socketpair()
     with RawPeer(theirs, masks=True) as peer:
         peer.send_frame(BINARY, site.hello().encode(site.welcome.key))
-        released = sessions.greet(ours, Deadline(WAIT))
+        released = sessions.greet(ours, Deadline(WAIT), request=ROOT_PATH)
         assert isinstance(released, OneShotEvent)
         assert released.is_set()
         assert ours.fileno() == -1

@@ -265,7 +265,11 @@ def read_head(sock: socket.socket) -> tuple[str, dict[str, str]]:
 
 
 def raw_client(
-    port: int, receive_buffer: int = 0, subprotocol: str = SUBPROTOCOLS["wsmux"]
+    port: int,
+    receive_buffer: int = 0,
+    subprotocol: str = SUBPROTOCOLS["wsmux"],
+    path: str = "/",
+    headers: Mapping[str, str] | None = None,
 ) -> RawPeer:
     """Shake hands with a server on loopback."""
     sock = socket.socket()
@@ -273,10 +277,11 @@ def raw_client(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.settimeout(WAIT)
     sock.connect(("127.0.0.1", port))
-    sock.sendall(request(f"127.0.0.1:{port}", {"Sec-WebSocket-Protocol": subprotocol}))
-    first, headers = read_head(sock)
+    asked = {**(headers or {}), "Sec-WebSocket-Protocol": subprotocol}
+    sock.sendall(request(f"127.0.0.1:{port}", asked, f"GET {path} HTTP/1.1"))
+    first, answered = read_head(sock)
     assert first.startswith("HTTP/1.1 101 "), first
-    assert headers["sec-websocket-protocol"] == subprotocol
+    assert answered["sec-websocket-protocol"] == subprotocol
     return RawPeer(sock, masks=True)
 
 

@@ -135,7 +135,7 @@ class ConnectionOptions:
         if sessions is None or not is_resumable(protocol):
             return self.over_websocket(sock, Role.SERVER, protocol, request)
         with awaiting:
-            session = sessions.greet(sock, deadline, returns, passes)
+            session = sessions.greet(sock, deadline, returns, passes, request)
         if isinstance(session, OneShotEvent):
             return session
         try:

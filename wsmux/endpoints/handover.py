@@ -7,11 +7,12 @@ processes share and no other user can enter. So whoever accepted the client asks
 is kept anywhere else::
 
     the one that accepted      the owner
-    HELLO, as it came     ->   finds the session, checks the mac and the generation
+    origin and HELLO      ->   finds the session, checks the mac, the origin and the generation
                           <-   GIVE; or LOST or REFUSED, which the client is told
     the descriptor        ->   checks again, answers the client over it
 
-Messages are those of a carrier, in its frames. Nothing else has to go along: no byte behind HELLO
+Messages are those of a carrier, in its frames; HELLO goes as it came, behind the 32 bytes that
+stand for the path and the user of the request. Nothing else has to go along: no byte behind HELLO
 has been read, no extension is ever agreed on, and the wire is the session's own. Each side checks
 that the other is a process of the same user. A HELLO that is forged, or has been used, moves no
 socket. An owner that stands still is never sent one, so it keeps no client waiting but by its
@@ -60,9 +61,12 @@ GIVE = b"\xffgive"
 GONE = Refusal(True, "the process that had the session has ended")
 
 # Says whether a session may be resumed with a HELLO: a refusal, or false if not yet.
-Check = Callable[[Hello, bytes, bytes], Refusal | bool]
+Check = Callable[[Hello, bytes, bytes, bytes], Refusal | bool]
 # Answers a client's HELLO over its socket, and owns that.
-Resume = Callable[[socket.socket, Hello, bytes, bytes, Deadline], object]
+Resume = Callable[[socket.socket, Hello, bytes, bytes, bytes, Deadline], object]
+
+# Bytes of the origin of a client, which stand before its HELLO.
+ORIGIN_SIZE = 32
 
 _log = logger("wsmux")
 
@@ -81,7 +85,7 @@ def hand_over(
 
     Args:
         folder: the one that the processes share.
-        message: the client's HELLO.
+        message: the client's origin and HELLO.
         sock: a plain socket, which stays the caller's; it may only be closed.
 
     Raises:
@@ -182,8 +186,10 @@ class TakeOver(Acceptor):
         try:
             with sock, self._awaiting(sock):
                 check_same_user(sock)
-                hello, signed, mac = parse_hello(receive_greeting(sock, Role.SERVER, deadline))
-                answer = self._check(hello, signed, mac)
+                message = receive_greeting(sock, Role.SERVER, deadline)
+                origin = message[:ORIGIN_SIZE]
+                hello, signed, mac = parse_hello(message[ORIGIN_SIZE:])
+                answer = self._check(hello, signed, mac, origin)
                 if isinstance(answer, Refusal):
                     send_greeting(sock, Role.SERVER, answer.encode(), deadline)
                 if answer is not True:
@@ -191,6 +197,6 @@ class TakeOver(Acceptor):
                 send_greeting(sock, Role.SERVER, GIVE, deadline)
                 sock.settimeout(deadline.remaining())
                 client = receive_socket(sock)
-            self._resume(client, hello, signed, mac, deadline)
+            self._resume(client, hello, signed, mac, origin, deadline)
         except (WsmuxError, OSError) as error:
             _log.info("a client of another process was not taken: %s", error)

@@ -7,6 +7,8 @@ while this process begins to listen for them, or ends; threads that answer clien
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import socket
 import ssl
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..config import Resume
 from ..exceptions import HandshakeError, NoThreadError, WsmuxError
 from ..handshake.greeting import receive_greeting, send_greeting
+from ..handshake.request import Request
 from ..protocols.base import Role
 from ..protocols.resumption import (
     EPOCH_SIZE,
@@ -48,11 +51,25 @@ FULL = "as many connections are open as this server takes, or as this user may h
 _log = logger("wsmux")
 
 
-class _Entry:
-    """One session, and its transport, once there is one."""
+# Told to a client that returns elsewhere, or as somebody else; not what it was before.
+ELSEWHERE = "the session began on another path, or as another user"
 
-    def __init__(self, session: Session) -> None:
+
+def origin_of(request: Request | None) -> bytes:
+    """Return what a client that returns has to have in common with the one that began: 32 bytes.
+
+    They stand for the path and the user of its request; a plain socket has neither.
+    """
+    told = None if request is None else [request.path, request.user]
+    return hashlib.sha256(json.dumps(told).encode()).digest()
+
+
+class _Entry:
+    """One session, where it began, and its transport, once there is one."""
+
+    def __init__(self, session: Session, origin: bytes) -> None:
         self.session = session
+        self.origin = origin
         self.transport: ResumableTransport | None = None
 
 
@@ -94,7 +111,12 @@ class ResumableSessions:
         return self._workers is not None or bool(self._entries)
 
     def greet(
-        self, sock: socket.socket, deadline: Deadline, returns: bool = False, passes: bool = True
+        self,
+        sock: socket.socket,
+        deadline: Deadline,
+        returns: bool = False,
+        passes: bool = True,
+        request: Request | None = None,
     ) -> Session | OneShotEvent:
         """Read the HELLO of a new carrier, and answer it.
 
@@ -106,6 +128,7 @@ class ResumableSessions:
             returns: no new session is begun, since the server is full.
             passes: the caller does nothing with the socket but close it, if it went to another
                 process.
+            request: over which the carrier came. Its path and user are those of the session.
 
         Raises:
             HandshakeError: it was refused, or is no HELLO; the socket is closed.
@@ -114,12 +137,13 @@ class ResumableSessions:
         with _closed_by_errors(sock):
             message = receive_greeting(sock, Role.SERVER, deadline)
             hello, signed, mac = parse_hello(message)
+            origin = origin_of(request)
             if not hello.resuming:
                 self._listen()
             elif self._is_foreign(hello):
                 passes = passes and not isinstance(sock, ssl.SSLSocket)
-                return self._hand_over(sock, hello, message, deadline, passes)
-            return self._answer(sock, hello, signed, mac, deadline, returns)
+                return self._hand_over(sock, hello, origin + message, deadline, passes)
+            return self._answer(sock, hello, signed, mac, origin, deadline, returns)
 
     def _answer(
         self,
@@ -127,11 +151,12 @@ class ResumableSessions:
         hello: Hello,
         signed: bytes,
         mac: bytes,
+        origin: bytes,
         deadline: Deadline,
         returns: bool = False,
     ) -> Session | OneShotEvent:
         """Answer a HELLO that is for this process; see ``greet``."""
-        found = self._find(hello, signed, mac, returns)
+        found = self._find(hello, signed, mac, origin, returns)
         if isinstance(found, Session):
             welcome = found.welcome()._replace(key=found.key)
             try:
@@ -155,7 +180,13 @@ class ResumableSessions:
         _refuse(sock, found, deadline)
 
     def _find(
-        self, hello: Hello, signed: bytes, mac: bytes, returns: bool = False, looks: bool = False
+        self,
+        hello: Hello,
+        signed: bytes,
+        mac: bytes,
+        origin: bytes,
+        returns: bool = False,
+        looks: bool = False,
     ) -> Session | ResumableTransport | Refusal | None:
         """Return the new session, the transport of the one that is resumed, or a refusal.
 
@@ -174,11 +205,13 @@ class ResumableSessions:
                     return Refusal(False, FULL)
                 if entry is not None:
                     return Refusal(False, "there is a session of this id")
-                return self._new_locked(hello)
+                return self._new_locked(hello, origin)
             if entry is None or hello.epoch != self._epoch:
                 return Refusal(True, "this server does not have the session")
             if not is_signed(entry.session.key, signed, mac):
                 return Refusal(False, "HELLO is not signed with the key of the session")
+            if origin != entry.origin:
+                return Refusal(False, ELSEWHERE)
             if entry.transport is None:
                 return None
             if hello.generation <= entry.session.generation:
@@ -187,11 +220,11 @@ class ResumableSessions:
                 entry.session.generation = hello.generation
             return entry.transport
 
-    def _new_locked(self, hello: Hello) -> Session:
+    def _new_locked(self, hello: Hello, origin: bytes) -> Session:
         session = Session(hello.session, self._resume.buffer, self._resume.grace)
         session.met(hello.buffer)
         session.epoch, session.key = self._epoch, os.urandom(KEY_SIZE)
-        self._entries[hello.session] = _Entry(session)
+        self._entries[hello.session] = _Entry(session, origin)
         return session
 
     def forget(self, session: Session) -> None:
@@ -263,19 +296,25 @@ class ResumableSessions:
         released.set()
         return released
 
-    def _check(self, hello: Hello, signed: bytes, mac: bytes) -> Refusal | bool:
+    def _check(self, hello: Hello, signed: bytes, mac: bytes, origin: bytes) -> Refusal | bool:
         """Return whether a client of another process may resume; see ``handover``."""
         if not hello.resuming:
             return Refusal(False, "only sessions that exist are passed on")
-        found = self._find(hello, signed, mac, looks=True)
+        found = self._find(hello, signed, mac, origin, looks=True)
         return found if isinstance(found, Refusal) else found is not None
 
     def _resumed_elsewhere(
-        self, sock: socket.socket, hello: Hello, signed: bytes, mac: bytes, deadline: Deadline
+        self,
+        sock: socket.socket,
+        hello: Hello,
+        signed: bytes,
+        mac: bytes,
+        origin: bytes,
+        deadline: Deadline,
     ) -> None:
         """Answer a client that another process passed here."""
         with _closed_by_errors(sock):
-            self._answer(sock, hello, signed, mac, deadline)
+            self._answer(sock, hello, signed, mac, origin, deadline)
 
     # As the ``Carriers`` of the transports
 
