@@ -9,7 +9,14 @@ import pytest
 
 from wsmux.config import Config
 from wsmux.exceptions import LocalProtocolError
-from wsmux.protocols.base import CODE_UNKNOWN, FEW, MuxProtocol, Role
+from wsmux.protocols.base import (
+    CODE_UNKNOWN,
+    FEW,
+    MAX_EARLY_ANSWERS,
+    MAX_UNAWAITED,
+    MuxProtocol,
+    Role,
+)
 from wsmux.protocols.bymux import BymuxProtocol
 from wsmux.protocols.bymux_state import INFINITE, BymuxState, HalfState, StreamState
 from wsmux.protocols.events import OpenPermitted, StreamOpened
@@ -17,7 +24,7 @@ from wsmux.protocols.native import JS_WS
 from wsmux.protocols.yamux import YamuxProtocol
 
 from ..helpers.bymux_wire import quiet
-from ..helpers.machine_pairs import BOTH_ROLES, Pair, control, native, other
+from ..helpers.machine_pairs import ACK, BOTH_ROLES, ERROR, Pair, control, native, other, outbox
 from ..helpers.yamux_wire import yamux
 
 # What may come unread, and what a machine of bymux speaks of at a time.
@@ -202,3 +209,125 @@ def test_opening_is_permitted_again_with_the_first_answer_and_said_once(
     reported = dict(zip(Role, pair.pump(), strict=True))
     assert reported[role].count(OpenPermitted()) == 1
     assert opener.may_open()
+
+
+# Answers that nobody waits for
+
+
+def begun(wire: str, size: int) -> tuple[Pair, int]:
+    """Return two machines and a stream that came with ``size`` bytes, and was accepted."""
+    pair = joined(wire)
+    client = pair[Role.CLIENT]
+    client.open_stream()
+    pair.pump()
+    stream_id = client.open_stream()
+    while size:
+        size -= client.send_data(stream_id, b"x" * size)
+    deliver(client, pair[Role.SERVER])
+    return pair, stream_id
+
+
+def deliver(sender: MuxProtocol, receiver: MuxProtocol) -> None:
+    """Hand over what one machine has to send, as one batch; the other accepts streams."""
+    for message in outbox(sender):
+        receiver.receive_data(message)
+        while events := receiver.events():
+            for event in events:
+                if isinstance(event, StreamOpened):
+                    receiver.accept(event.stream_id, WINDOW)
+    receiver.hurry_if_awaited()
+
+
+EARLY = pytest.mark.parametrize(("wire", "early"), [("wsmux", 16 * 1024), ("yamux", WINDOW)])
+
+
+@EARLY
+def test_the_answer_to_a_stream_goes_with_the_next_message(wire: str, early: int) -> None:
+    pair, stream_id = begun(wire, 1000)
+    server = pair[Role.SERVER]
+    assert (server.unawaited, server.has_output()) == (1, False)
+    server.send_data(stream_id, b"answer")
+    assert server.has_output()
+    assert len(outbox(server)) == 2
+    assert (server.unawaited, server.has_output()) == (0, False)
+
+
+@EARLY
+def test_the_answer_is_awaited_if_nothing_came_with_the_opening(wire: str, early: int) -> None:
+    pair, _ = begun(wire, 0)
+    assert pair[Role.SERVER].has_output()
+
+
+@EARLY
+def test_the_answer_is_awaited_once_half_of_the_early_bytes_came(wire: str, early: int) -> None:
+    pair, stream_id = begun(wire, early // 2)
+    client, server = pair[Role.CLIENT], pair[Role.SERVER]
+    assert not server.has_output()
+    client.send_data(stream_id, b"x")
+    deliver(client, server)
+    assert server.has_output()
+
+
+@EARLY
+def test_nobody_waits_for_the_answer_to_a_stream_that_has_ended(wire: str, early: int) -> None:
+    pair, stream_id = begun(wire, 1)
+    client, server = pair[Role.CLIENT], pair[Role.SERVER]
+    client.reset_write(stream_id, 77)
+    client.reset_read(stream_id, 77)
+    deliver(client, server)
+    outbox(server)
+    server.unawaited = 1  # as if it were still to be sent
+    server.hurry_if_awaited()
+    assert server.unawaited == 1
+
+
+@EARLY
+def test_few_answers_are_kept(wire: str, early: int) -> None:
+    pair, _ = begun(wire, 1)
+    client, server = pair[Role.CLIENT], pair[Role.SERVER]
+    for kept in range(2, MAX_EARLY_ANSWERS + 1):
+        assert server.unawaited == kept - 1
+        client.send_data(client.open_stream(), b"x")
+        deliver(client, server)
+    assert (server.unawaited, server.has_output()) == (0, True)
+    assert len(outbox(server)) == MAX_EARLY_ANSWERS
+
+
+def test_hurrying_sends_what_nobody_waits_for() -> None:
+    server = begun("wsmux", 1)[0][Role.SERVER]
+    server.hurry()
+    assert server.has_output()
+
+
+@BOTH_ROLES
+def test_nobody_waits_for_the_echo_of_an_end(role: Role) -> None:
+    pair = joined("wsmux")
+    stream_ids = [pair[role].open_stream() for _ in range(MAX_UNAWAITED // 2 + 1)]
+    pair.pump()
+    near, far = pair[role], pair[other(role)]
+    for kept, stream_id in enumerate(stream_ids):
+        assert (far.unawaited, far.has_output()) == (2 * kept, False) or kept == MAX_UNAWAITED // 2
+        near.close_write(stream_id, 0.0)
+        near.close_read(stream_id)
+        deliver(near, far)
+    assert far.has_output()
+    assert len(outbox(far)) == 2 * len(stream_ids)
+
+
+def test_the_published_package_waits_for_the_echo_of_an_end() -> None:
+    pair = Pair(native(Role.CLIENT, JS_WS), native(Role.SERVER, JS_WS))
+    near, far = pair[Role.CLIENT], pair[Role.SERVER]
+    stream_id = near.open_stream()
+    pair.pump()
+    near.close_write(stream_id, 0.0)
+    deliver(near, far)
+    assert (far.unawaited, far.has_output()) == (0, True)
+
+
+def test_what_nobody_waits_for_keeps_its_place() -> None:
+    """An answer to a stream goes ahead of its reset."""
+    pair, stream_id = begun("wsmux", 1)
+    server = pair[Role.SERVER]
+    server.reset_read(stream_id, 77)
+    answer, stop = outbox(server)
+    assert (answer[1], stop[1]) == (ACK, ERROR)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, overload
 
-from ..config import Config
+from ..config import KIB, Config
 from ..exceptions import (
     CloseCode,
     ConnectionClosed,
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "StartOn"]
 
 StartOn = Literal["open", "data"]
+
+# First bytes that are queued together with the opening of their stream, if the peer takes as many;
+# others are written to it once it is open. No less than a quantum on a slow path.
+MAX_FIRST = 16 * KIB
 
 # RFC 6455 section 7.4.1: the code of a connection that ended without a close frame.
 
@@ -232,12 +236,15 @@ class Connection(Closing):
             from ..durable.sender import open_durable
 
             return open_durable(self, durable, epoch, size, journal, timeout)
-        if any(given is not None for given in (epoch, size, journal)):
+        if epoch is not None or size is not None or journal is not None:
             raise ValueError("epoch, size and journal are for durable streams: give durable=NAME")
         deadline = Deadline(timeout)
         multiplexer, table = self._multiplexer, self._multiplexer.table
         changing = False
         record: StreamRecord | None = None
+        sent, together = 0, False
+        if type(data) is not bytes and len(data) and memoryview(data).nbytes <= MAX_FIRST:
+            data = bytes(data)  # the caller may change it
         try:
             with multiplexer.mutex:
                 while True:
@@ -256,14 +263,18 @@ class Connection(Closing):
                     table.openers.wait(multiplexer.mutex, deadline)
                 changing = True
                 record = table.open(clock.monotonic())
+                if data:
+                    together = multiplexer.credit_locked(record) > 0
+                    if type(data) is bytes and together and len(data) <= MAX_FIRST:
+                        sent, _ = multiplexer.send_locked(record, memoryview(data), waited=False)
+                        together = sent < len(data)
                 multiplexer.queue_locked()
                 changing = False
-                together = bool(data) and multiplexer.credit_locked(record) > 0
             if not together:
                 multiplexer.flush()
             stream = Stream(self, multiplexer, record)
-            if data:
-                call_within(deadline, stream.write, data)
+            if sent < len(data):
+                call_within(deadline, stream.write, memoryview(data)[sent:])
             return stream
         except BaseException as error:
             multiplexer.interrupted(error, changing)

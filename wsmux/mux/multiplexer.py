@@ -46,6 +46,7 @@ from ..runtime.logs import logger
 from ..runtime.memory import REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import Parker, WaitQueue, wake
 from ..runtime.threads import daemon_thread, start_thread
+from ..transport.fair_queue import FlowState
 from ..transport.keepalive import Ping
 from ..transport.message_transport import MessageTransport
 from ..transport.send_queue import SendQueue
@@ -254,6 +255,8 @@ class Multiplexer:
             size = protocol.send_data(record.id, data if len(data) <= quantum else data[:quantum])
             if size or not data:
                 record.quiet, record.sent = 0, record.sent + size
+                if protocol.unawaited:
+                    return size, self._queue_along_locked(flow if size else None)
                 return size, queue.add_data_locked(protocol.data_to_send(), flow=flow)
         return 0, None
 
@@ -272,6 +275,10 @@ class Multiplexer:
         self, record: StreamRecord, write: bool, read: bool, wakes: list[Parker]
     ) -> None:
         """Close halves on the wire; unread bytes of the reading half are dropped."""
+        if record.finished:
+            if read:
+                self.table.drop_unread(record)
+            return
         self.protocol.now = clock.monotonic()  # the peer has some time to end its half
         if write:
             self.queue.interrupt_locked()
@@ -279,7 +286,7 @@ class Multiplexer:
         if read:
             self.table.drop_unread(record)
             self.protocol.close_read(record.id)
-        self.queue.add_data_locked(self.protocol.data_to_send(), flow=record.flow)
+        self._queue_end_locked(record)
         self.settle_locked(wakes)
 
     def reset_locked(
@@ -290,7 +297,7 @@ class Multiplexer:
         record.fail_write(failure, wakes, own=True)
         self.queue.interrupt_locked()
         self.table.reset(record, code)
-        self.queue.add_data_locked(self.protocol.data_to_send(), flow=record.flow)
+        self._queue_end_locked(record)
         self.settle_locked(wakes)
 
     def ping(self, deadline: Deadline, record: StreamRecord | None = None) -> float:
@@ -344,13 +351,34 @@ class Multiplexer:
 
     def queue_locked(self, solicited: bool = False) -> bool:
         """Move the protocol's output into the send queue; return whether there was any."""
+        if not self.protocol.has_output():
+            return False
         control, data = self.protocol.control_to_send(), self.protocol.data_to_send()
         if control and not self.queue.add_control_locked(control, solicited=solicited):
             text = "the peer causes answers and does not read them"
             self.transport.fail_locked(closed_error(CloseCode.POLICY_VIOLATION, text, "local"))
         if data:
             self.queue.add_data_locked(data)
-        return bool(control or data)
+        return True
+
+    def _queue_along_locked(self, flow: FlowState | None) -> int:
+        """Queue the answers that nobody waited for, and what was sent now; return its ticket.
+
+        Only one message is of the stream of ``flow`` alone, and may overtake others.
+        """
+        data = self.protocol.data_to_send()
+        ticket = self.queue.add_data_locked(data, flow=flow if len(data) == 1 else None)
+        self.queue_locked(solicited=True)
+        return ticket
+
+    def _queue_end_locked(self, record: StreamRecord) -> None:
+        """Queue the end of a stream, if it was not on the wire already."""
+        if not self.protocol.has_output():
+            return
+        if self.protocol.unawaited:
+            self._queue_along_locked(None)
+        else:
+            self.queue.add_data_locked(self.protocol.data_to_send(), flow=record.flow)
 
     def settle_locked(self, wakes: list[Parker]) -> None:
         """Apply the events of a local call, and queue its output."""
@@ -430,11 +458,9 @@ class Multiplexer:
         # Is there more to do than handling messages of open streams? Checked without the mutex: a
         # thread that changes these afterwards wakes this one.
         if (
-            table.changed
-            or not messages
+            not messages
             or self._abandoned
             or self._notify_forced
-            or self.quiet.parked
             or transport.error is not None
             or held + transport.held() > self._pressure
             or transport.now >= transport.next_timer
@@ -445,6 +471,10 @@ class Multiplexer:
             if self._failure is not None:
                 _log.info("%s: the peer broke the protocol: %s", transport.name, self._failure)
                 self._failure = None
+        elif table.changed or self.quiet.parked:
+            with transport.mutex:
+                self._note_changes_locked(transport.now, wakes)
+            wake(wakes)
         if (
             not -REPORT_STEP < held - self._reported < REPORT_STEP
             or not messages
@@ -474,8 +504,9 @@ class Multiplexer:
             table.apply(now, wakes)
             self.queue_locked()  # the wire's notice goes before the close frame
             self.transport.fail_locked(protocol_failure(error))
-        if protocol.has_output():
-            self.queue_locked(solicited=True)
+        if protocol.unawaited:
+            protocol.hurry_if_awaited()
+        self.queue_locked(solicited=True)
         if table.write_failed:
             self._free_writers_locked()
 
@@ -494,6 +525,7 @@ class Multiplexer:
             record = self._abandoned.popleft()
             table.abandon(record, wakes)
         self.protocol.handle_timer(now)
+        self.protocol.hurry()
         self.transport.close_notice = self.protocol.close_notice_came()
         if self.transport.silence_locked():
             self._break_silence_locked(now)
@@ -507,14 +539,19 @@ class Multiplexer:
             self._free_writers_locked()
         table.apply(now, wakes)
         self.queue_locked()
-        if not (table.records and self.protocol.pending_closes()):
-            self.quiet.notify(wakes)
         if self.transport.error is None and self._idle(now):
             self.begin_close_locked(CloseCode.NORMAL_CLOSURE, "idle")
-        self.transport.set_owner_timer(self._first_timer(now))
+        self._note_changes_locked(now, wakes)
         if self.transport.error is not None:
             self._input_closed = True  # everything received before the end has been handled
             self._notify_all_locked(wakes)
+
+    def _note_changes_locked(self, now: float, wakes: list[Parker]) -> None:
+        """Do what may be necessary after streams were added or removed."""
+        self.table.changed = False
+        if not (self.table.records and self.protocol.pending_closes()):
+            self.quiet.notify(wakes)
+        self.transport.set_owner_timer(self._first_timer(now))
 
     def _break_silence_locked(self, now: float) -> None:
         """Send a ping of the wire; without one, a silent peer cannot be told from a dead one."""

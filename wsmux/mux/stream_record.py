@@ -37,6 +37,7 @@ class StreamRecord:
         "closed",
         "ended",
         "enough",
+        "finished",
         "heard",
         "id",
         "low_water",
@@ -70,6 +71,7 @@ class StreamRecord:
         self.read_failure: Failure | None = None
         self.write_failure: Failure | None = None
         self.closed = False
+        self.finished = False  # both halves have ended on the wire
         self.quiet = 0  # checks by the reaper since the last progress
         self.received = self.sent = 0  # bytes, in all
         self.heard: float | None = None  # when bytes last arrived

@@ -352,6 +352,7 @@ class StreamTable:
         self.pings.ended(event.stream_id, self._wakes)
         record = self.records.pop(event.stream_id, None)
         if record is not None:  # a refused stream has none
+            record.finished = True
             self._peer_streams -= record.peer_opened
             if record.buffer.size:
                 self._ended_unread[record.id] = record
@@ -412,12 +413,16 @@ class StreamTable:
 
     def next_timer(self) -> float | None:
         """Return the earliest of the open timeout, the idle timeout and the protocol's timers."""
-        times = [self._protocol.next_timer(), self.reaper.due]
+        due, other = self._protocol.next_timer(), self.reaper.due
+        if due is None or (other is not None and other < due):
+            due = other
         if self.offered and self._config.open_timeout is not None:
-            times.append(_offered_at(self.offered[0]) + self._config.open_timeout)
+            other = _offered_at(self.offered[0]) + self._config.open_timeout
+            due = other if due is None or other < due else due
         if self.idle_since is not None and self._config.idle_timeout is not None:
-            times.append(self.idle_since + self._config.idle_timeout)
-        return min((time for time in times if time is not None), default=None)
+            other = self.idle_since + self._config.idle_timeout
+            due = other if due is None or other < due else due
+        return due
 
     def unread_limit(self) -> int:
         """Return the limit of unread bytes of the connection."""

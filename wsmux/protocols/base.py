@@ -46,6 +46,11 @@ CODE_UNKNOWN = 0
 # Control messages sent as they are; more are joined, since each costs too much as a message.
 FEW = 16
 
+# Answers that nobody waits for and that are kept, at most, and how many of them may be to openings:
+# a peer may limit those that are unanswered. Then they are sent as all others.
+MAX_UNAWAITED = 16
+MAX_EARLY_ANSWERS = 4
+
 # One message to send: a header and the payload that follows it, separate to avoid a copy.
 Message = tuple[bytes, Buffer]
 
@@ -91,6 +96,8 @@ class MuxProtocol(ABC):
         received: the total of bytes received by the transport, set by the owner.
         floods: the limits of what the peer may send at little cost to itself.
         data_frames: quanta of data sent; each entitles the peer to grant credit.
+        unawaited: how many of the messages to send are answers that the peer does not wait for.
+            They go with whatever is sent next, so that neither side wakes up for them alone.
     """
 
     name: str
@@ -113,6 +120,8 @@ class MuxProtocol(ABC):
         self.empty_messages = 0
         self.floods = AbuseLimits(config)
         self.data_frames = 0
+        self.unawaited = 0
+        self._early_answers: list[tuple[int, int, int]] = []
         self._events: list[Event] = []
         self._control: list[Message] = []
         self._data: list[Message] = []
@@ -125,8 +134,39 @@ class MuxProtocol(ABC):
         return events
 
     def has_output(self) -> bool:
-        """Return whether there is output; called after every call, so it is cheap."""
-        return bool(self._data or self._control)
+        """Return whether there is output to send now; called after every call, so it is cheap."""
+        return bool(self._data or self._control) and (
+            not self.unawaited or len(self._data) + len(self._control) > self.unawaited
+        )
+
+    def hurry(self) -> None:
+        """Have everything sent now, even if nobody waits for it."""
+        self.unawaited = 0
+
+    def hurry_if_awaited(self) -> None:
+        """Have everything sent now, if the peer may wait for any of it; called after each batch.
+
+        That is, for the answer to a stream that it opened: if it sent nothing with the opening, or
+        has used half of what it may send before the answer.
+        """
+        for stream_id, window, early in self._early_answers:
+            left = self.peer_credit(stream_id)
+            if left is not None and not window - early // 2 <= left < window:
+                return self.hurry()
+
+    def _postpone(self, *answered: tuple[int, int, int]) -> None:
+        """Have the message that was appended last wait for another one.
+
+        Args:
+            answered: the stream that it answers, its window, and of that the bytes that the peer
+                may have sent before the answer.
+        """
+        if not self.unawaited:
+            self._early_answers.clear()
+        self.unawaited += 1
+        self._early_answers += answered
+        if self.unawaited >= MAX_UNAWAITED or len(self._early_answers) >= MAX_EARLY_ANSWERS:
+            self.hurry()
 
     def control_to_send(self) -> list[Message]:
         """Return the messages that may overtake data, in order.
@@ -135,7 +175,7 @@ class MuxProtocol(ABC):
         """
         if not self._control:
             return []
-        messages, self._control = self._control, []
+        messages, self._control, self.unawaited = self._control, [], 0
         if len(messages) > FEW and not self.keeps_boundaries:
             return [(b"", b"".join(itertools.chain.from_iterable(messages)))]
         return messages
@@ -144,7 +184,7 @@ class MuxProtocol(ABC):
         """Return data, and the messages that must not overtake it, in order."""
         if not self._data:
             return []
-        messages, self._data = self._data, []
+        messages, self._data, self.unawaited = self._data, [], 0
         return messages
 
     def _note_empty(self) -> None:

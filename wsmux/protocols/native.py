@@ -415,8 +415,14 @@ class NativeProtocol(AckBacklogProtocol):
     # Messages in
 
     def receive_data(self, data: Buffer) -> None:
-        if len(data) > 1 and data[0] < 64 and self._width == 1:
-            stream_id, kind, end = data[0], data[1], 2  # the usual case
+        # The usual cases; ``parse_head`` does the same for all.
+        size, first = len(data), data[0] if data else 0
+        if size > 2 and first < 64 and self._width == 1:
+            stream_id, kind, end = first, data[1], 2
+        elif size > 2 and first < 128 and self._width == 1:
+            stream_id, kind, end = (first - 64) << 8 | data[1], data[2], 3
+        elif size > 4 and first < 192 and self._width == 1:
+            stream_id, kind, end = _UINT32.unpack_from(data)[0] - 2**31, data[4], 5
         else:
             stream_id, kind, end = parse_head(data, self._width)
         if kind == DATA:
@@ -525,10 +531,13 @@ class NativeProtocol(AckBacklogProtocol):
         if direction == READ:
             if self._peer_ended(stream, ReadInput.PEER_CLOSE):
                 self._control_message(stream.head, CLOSE, _DIRECTION[WRITE])
+                if not self.dialect.js_ws_quirks:
+                    self._postpone()
                 self._events.append(ev.StreamEnded(stream_id))
         elif self._peer_stopped(stream):
             if self._stop_code is None:
                 self._data_message(stream.head, CLOSE, _DIRECTION[READ])
+                self._postpone()
             else:
                 self._send_error(stream, READ, self._stop_code)
             self._events.append(ev.WriteStopped(stream_id, self._stop_code))
@@ -656,6 +665,8 @@ class NativeProtocol(AckBacklogProtocol):
         window = self._window(window)
         stream.window.widen(window - stream.window.size)  # early bytes count
         self._control_message(stream.head, ACK, _UINT32.pack(window))
+        if self._early.taken:
+            self._postpone((stream_id, window, self._early.taken))
 
     def refuse(self, stream_id: int, code: int) -> None:
         stream = self._streams.get(stream_id)

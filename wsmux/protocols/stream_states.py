@@ -43,6 +43,8 @@ __all__ = [
 class WriteState(Enum):
     """The state of the half that this side writes."""
 
+    __hash__ = object.__hash__  # an enum's own is a function in Python, and each change needs two
+
     OPEN = auto()
     CLOSING = auto()  # closed by the application, waiting until the peer has taken all bytes
     CLOSED = auto()
@@ -52,6 +54,8 @@ class WriteState(Enum):
 
 class WriteInput(Enum):
     """An input of the writing half."""
+
+    __hash__ = object.__hash__
 
     DATA = auto()
     DEFER = auto()
@@ -63,6 +67,8 @@ class WriteInput(Enum):
 class ReadState(Enum):
     """The state of the half that this side reads."""
 
+    __hash__ = object.__hash__
+
     OPEN = auto()
     ENDED = auto()
     ABORTED = auto()
@@ -72,6 +78,8 @@ class ReadState(Enum):
 
 class ReadInput(Enum):
     """An input of the reading half."""
+
+    __hash__ = object.__hash__
 
     DATA = auto()
     STOP = auto()

@@ -503,7 +503,7 @@ class YamuxProtocol(AckBacklogProtocol):
     # Frames out
 
     def has_output(self) -> bool:
-        return bool(self._data or self._control or self._pings.answers)
+        return bool(self._pings.answers) or super().has_output()
 
     def control_to_send(self) -> list[Message]:
         answers = self._pings.take_answers() if self._pings.answers else []
@@ -564,6 +564,7 @@ class YamuxProtocol(AckBacklogProtocol):
         stream = self._offered.pop(stream_id)
         if stream_id in self._streams:
             self._announce(stream, ACK, window)
+            self._postpone((stream_id, stream.window.size, INITIAL_WINDOW))
         self._events += stream.early or ()
         stream.early = None
 
