@@ -474,6 +474,8 @@ class Multiplexer:
         elif table.changed or self.quiet.parked:
             with transport.mutex:
                 self._note_changes_locked(transport.now, wakes)
+                if transport.now >= transport.next_timer:
+                    self._keep_time_locked(transport.now, wakes)
             wake(wakes)
         if (
             not -REPORT_STEP < held - self._reported < REPORT_STEP
