@@ -1,4 +1,4 @@
-"""Answers that nobody waits for go with the next message, or with the answer to a ping."""
+"""Answers that nobody waits for go with the next message, or a pong, or after a second."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 import wsmux
+from wsmux.mux import multiplexer
 from wsmux.protocols.base import Role
 from wsmux.protocols.events import DataReceived, Event, StreamAborted
 from wsmux.protocols.framing import ByteFraming, Opcode
@@ -77,10 +78,20 @@ class Joined(NamedTuple):
 
 
 @pytest.fixture
-def joined(protocol: str) -> Iterator[Joined]:
+def config() -> wsmux.Config:
+    return wsmux.Config()
+
+
+@pytest.fixture
+def joined(
+    protocol: str, config: wsmux.Config, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Joined]:
+    # Those of the tests that wait for it wait for less; others may take longer than a second.
+    held = 0.05 if config.ping_interval is None else 3600.0
+    monkeypatch.setattr(multiplexer, "MAX_UNAWAITED_TIME", held)
     ours, theirs = socket.socketpair()
     with (
-        wsmux.from_socket(ours, role="server", protocol=protocol) as server,
+        wsmux.from_socket(ours, role="server", protocol=protocol, config=config) as server,
         PurePeer(theirs, protocol, Role.CLIENT, wsmux.Config(max_pending_opens=1)) as peer,
     ):
         known = peer.machine.open_stream()
@@ -122,6 +133,20 @@ def test_an_opening_is_answered_with_the_next_pong(joined: Joined, protocol: str
     else:
         joined.peer.sock.sendall(ByteFraming(0).encode_control(Opcode.PING, b""))
         joined.receive_all([bytes((stream_id, ACK, 4))])
+
+
+@ON_BOTH
+@pytest.mark.parametrize("config", [wsmux.Config(ping_interval=None, idle_timeout=None)])
+def test_an_opening_is_answered_after_a_while_even_if_nothing_is_sent(joined: Joined) -> None:
+    joined.begin(b"question")
+    while not joined.peer.machine.may_open():
+        joined.peer.receive()
+
+
+@NATIVE
+@pytest.mark.parametrize("config", [wsmux.Config(ping_interval=None, idle_timeout=None)])
+def test_the_echo_of_an_end_comes_after_a_while_even_if_nothing_is_sent(joined: Joined) -> None:
+    joined.receive_all(joined.end_one())
 
 
 @ON_BOTH

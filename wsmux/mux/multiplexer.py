@@ -21,6 +21,7 @@ Threads and locks of a connection, in one place:
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -84,6 +85,10 @@ def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: Stre
     if ping is not None:
         transport.queue.add_control_locked([ping], Opcode.PING)
 
+
+# Seconds after which answers that nobody waits for are sent by themselves: a peer may limit how long
+# an opening is unanswered, or an end.
+MAX_UNAWAITED_TIME = 1.0
 
 # Messages handled per hold of the mutex, so that callers can take it during a flood of them.
 SLICE = 64
@@ -401,6 +406,8 @@ class Multiplexer:
         thread for each of them.
         """
         due, known = self.table.next_timer(), self.transport.owner_timer
+        if self.protocol.unawaited:
+            due = min(now + MAX_UNAWAITED_TIME, math.inf if due is None else due)
         if known is None or known <= now:
             return due
         return known if due is None else min(due, known)
@@ -508,6 +515,9 @@ class Multiplexer:
             self.transport.fail_locked(protocol_failure(error))
         if protocol.unawaited:
             protocol.hurry_if_awaited()
+            timer, latest = self.transport.owner_timer, now + MAX_UNAWAITED_TIME
+            if protocol.unawaited and (timer is None or timer > latest):
+                self.transport.set_owner_timer(latest)
         self.queue_locked(solicited=True)
         if table.write_failed:
             self._free_writers_locked()
