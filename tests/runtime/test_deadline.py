@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 
@@ -212,6 +212,27 @@ def test_a_block_interrupted_at_any_step_bounds_nothing_any_more(
 
 def remaining_of(end: float | None) -> float:
     return 0.0 if end is None else end - monotonic()
+
+
+def test_a_block_of_an_exit_stack_bounds_until_that_ends(clock: Clock) -> None:
+    """It asks the class for the methods, where ``with`` asks the block."""
+    with ExitStack() as stack:
+        assert stack.enter_context(deadline(5.0)).remaining() == 5.0
+        stack.enter_context(within(Deadline(2.0)))
+        assert block_end() == 102.0
+    assert block_end() is None
+
+
+def test_a_decorated_function_has_the_time_anew_for_each_call(clock: Clock) -> None:
+    @deadline(5.0)
+    def call(further: int) -> tuple[float | None, int]:
+        end = block_end()
+        return end, call(further - 1)[1] + 1 if further else 0
+
+    assert call(2) == (105.0, 2)
+    clock.now += 7.0
+    assert call(0) == (112.0, 0)
+    assert block_end() is None
 
 
 def test_blocks_that_end_in_another_order_bound_while_they_last(clock: Clock) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ContextDecorator
 from contextvars import ContextVar
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 from . import clock
 
@@ -30,49 +30,63 @@ Result = TypeVar("Result")
 LONGEST_WAIT = 86_400.0
 
 
-class _Block:
-    """Limit the calls of a thread within a ``with`` block.
+class _Leave:
+    """Give ``with`` the function of a block's lock; ``ExitStack``, which asks the class, ours."""
+
+    def __get__(self, block: _Block | None, owner: type[_Block]) -> Callable[..., None]:
+        return _leave if block is None else block.lock.__exit__
+
+
+def _leave(block: _Block, *error: object) -> None:
+    block.lock.release()
+
+
+class _Block(ContextDecorator):
+    """Limit the calls of a thread within a ``with`` block, or those of a function it decorates.
 
     It counts while its lock is held. Entering ends with the call that acquires it, and ``__exit__``
     is the lock's own function: written in C, so that no interrupt comes between leaving the block
     and the end of the limit. One that is over is replaced by its ``outer`` when it is found.
 
     Attributes:
+        lock: held while it counts.
         at: when it must end, by the monotonic clock; ``None`` if it is unlimited.
         outer: the block around it.
     """
 
-    __slots__ = ("__weakref__", "_begin", "_lock", "at", "outer")
+    __slots__ = ("_begin", "_entered", "at", "lock", "outer")
+
+    __exit__ = _Leave()
 
     def __init__(self, begin: Callable[[], Deadline]) -> None:
-        self._begin: Callable[[], Deadline] | None = begin
-        self._lock = threading.Lock()
+        self._begin = begin
+        self._entered = False
+        self.lock = threading.Lock()
         self.at: float | None = None
         self.outer: _Block | None = None
 
     def __enter__(self) -> Deadline:
-        begin, self._begin = self._begin, None
-        if begin is None:
+        if self._entered:
             raise RuntimeError("a block with a deadline is entered once: make another one")
-        ends = begin()
+        self._entered = True
+        ends = self._begin()
         self.at, self.outer = ends.at, _enclosing()
         if self.outer is not None:  # or blocks that overlap without end would keep all before
             self.outer.outer = _counting(self.outer.outer)
         _innermost.set(self)
         try:
-            self._lock.acquire()
+            self.lock.acquire()
         except BaseException:  # an interrupt, behind it
-            self._lock.release()
+            self.lock.release()
             raise
         return ends
 
-    @property
-    def __exit__(self) -> Callable[..., None]:
-        return self._lock.__exit__
+    def _recreate_cm(self) -> Self:  # for each call of the function that it decorates
+        return type(self)(self._begin)
 
     def counts(self) -> bool:
         """Return whether the block is entered."""
-        return self._lock.locked()
+        return self.lock.locked()
 
 
 # The block of this thread that was entered last; it may be over.
@@ -160,7 +174,7 @@ def deadline_in(timeout: float | None, *, outlives: bool = False) -> Deadline:
     return Deadline(timeout, outlives=outlives)
 
 
-def deadline(timeout: float | None) -> AbstractContextManager[Deadline]:
+def deadline(timeout: float | None) -> _Block:
     """Limit the total time of all blocking calls that this thread makes within the block.
 
     Each call raises the ``TimeoutError`` of its own ``timeout``, at whichever comes first. This
@@ -180,7 +194,7 @@ def deadline(timeout: float | None) -> AbstractContextManager[Deadline]:
 
     Returns:
         The block, to be entered once, which is the ``Deadline`` in it: its ``remaining()`` and
-        ``expired()`` tell the time left.
+        ``expired()`` tell the time left. As a decorator it limits each call of the function anew.
 
     Raises:
         ValueError: the timeout is negative or not a number.
