@@ -20,6 +20,7 @@ from wsmux.rpc import testing
 from wsmux.rpc.engine.call_dispatcher import CallDispatcher
 from wsmux.rpc.engine.generator_run import GeneratorRun
 from wsmux.rpc.engine.server_calls import ServerCall
+from wsmux.runtime.deadline import block_end
 
 from ..helpers.inside import session_records_of, workers_held, writers_waiting
 from ..helpers.rpc.four_kinds import joined
@@ -423,6 +424,23 @@ def test_a_block_with_a_deadline_ends_a_wait_in_it(feed: Feed, layers: list[Any]
     with joined(feed.service, middleware=layers) as client:
         assert list(client.subscribe("test", "hurries", None, WAIT)) == ["late", False]
     assert time.process_time() - began < WAIT
+
+
+@pytest.mark.parametrize("layers", [[], [lambda ctx, init, step: step()]], ids=["bare", "layered"])
+def test_the_time_of_a_call_limits_its_generator_behind_a_wait(
+    feed: Feed, layers: list[Any]
+) -> None:
+    """Then another worker runs it, in the context of the first one."""
+
+    @feed.service.subscription()
+    def limits(ctx: rpc.Context, init: Any) -> Generator[Any]:
+        for _ in range(3):
+            yield block_end() == ctx.deadline.at
+            assert (yield from ctx.wait(timeout=0.001)) is False
+        yield block_end() == ctx.deadline.at
+
+    with joined(feed.service, middleware=layers) as client:
+        assert list(client.subscribe("test", "limits", None, WAIT)) == [True] * 4
 
 
 @pytest.mark.parametrize("name", ["workers", "max_workers"])

@@ -28,7 +28,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...runtime import clock
-from ...runtime.deadline import Deadline, block_end
+from ...runtime.deadline import Deadline, block_end, within
 from ...runtime.parking import Parker, Waiter, wake
 from .server_calls import Replies, ServerCall
 from .signals import Pause, Signal
@@ -81,6 +81,10 @@ class GeneratorRun(Parker):
         self._replies = replies
         self._generator = generator
         self._context = copy_context()
+        if call.deadline.at is not None:
+            # One of its own, which lasts as long as the context: that of the worker ends when the
+            # generator waits without it.
+            self._context.run(within(call.deadline).__enter__)
         self._packed: bytes | None = None  # a response not yet sent
         self._pause: Pause | None = None  # what the generator waits for
         self._seen: WeakKeyDictionary[Signal, int] = WeakKeyDictionary()
