@@ -302,6 +302,7 @@ def test_a_link_that_has_ended_holds_no_connection(ended: str) -> None:
         def dial(_: Deadline) -> wsmux.Connection:
             assert not link.end_unused()  # while it is made
             link.close()
+            assert link.end_unused()  # which does not revoke that
             return connection
 
         if ended == "closed":

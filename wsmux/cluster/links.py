@@ -627,8 +627,8 @@ class Link:
         with self._changed:
             ended = [each for each in self._given_up if not each.stats().streams]
             self._given_up = [each for each in self._given_up if each not in ended]
-            if self.current() is None and not self._given_up:
-                self._over = not self._dialled
+            if self.current() is None and not self._given_up and not self._dialled:
+                self._over = True
             over = self._over
         for each in ended:
             each.close(0.0)
