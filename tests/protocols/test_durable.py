@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -235,6 +236,12 @@ def test_what_open_cannot_say_is_an_error(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         DurableSender(name, epoch, size)
+
+
+def test_a_name_that_is_no_string_is_an_error() -> None:
+    name: Any = b"a"
+    with pytest.raises(TypeError, match="must be a string, not bytes"):
+        DurableSender(name, EPOCH, None)
 
 
 def test_the_longest_name_and_the_largest_size_can_be_said() -> None:

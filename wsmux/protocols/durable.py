@@ -192,7 +192,9 @@ Answer = Accepted | Committed | Complete | Refused
 
 
 def check_open(name: str, epoch: bytes, size: int | None) -> None:
-    """Raise ``ValueError`` for what OPEN cannot say."""
+    """Raise ``ValueError`` or ``TypeError`` for what OPEN cannot say."""
+    if not isinstance(name, str):
+        raise TypeError(f"a durable name must be a string, not {type(name).__name__}")
     length = len(name.encode(errors="surrogatepass"))
     if not 0 < length <= MAX_NAME:
         raise ValueError(f"a durable name has from 1 to {MAX_NAME} bytes of UTF-8, not {length}")

@@ -295,6 +295,13 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(taken) == 4
 
 
+def test_an_error_shows_a_name_without_its_control_characters(server: wsmux.Server) -> None:
+    with pytest.raises(SparkError, match=r"upload 'a\\nb\\x1b'") as caught:
+        upload_bytes(recipe(server.url), "a\nb\x1b", [])
+    assert caught.value.code == "NAME"
+    assert str(caught.value).isprintable()
+
+
 def test_wrong_arguments_are_refused(server: wsmux.Server) -> None:
     conn = recipe(server.url)
     with pytest.raises(ValueError, match="buffer must be at least 1"):

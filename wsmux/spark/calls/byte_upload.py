@@ -113,7 +113,7 @@ class _Upload:
         self._recipe = recipe
         self._link = recipe.link()
         self._name = name
-        self._what = f"upload {name}"
+        self._what = f"upload {name!r}"
         self._epoch = NO_EPOCH if epoch is None else epoch
         self._route = stream
         self._timeout = timeout
