@@ -13,6 +13,7 @@ from . import clock
 
 __all__ = [
     "LONGEST_WAIT",
+    "Block",
     "Deadline",
     "RealDeadline",
     "block_end",
@@ -33,15 +34,15 @@ LONGEST_WAIT = 86_400.0
 class _Leave:
     """Give ``with`` the function of a block's lock; ``ExitStack``, which asks the class, ours."""
 
-    def __get__(self, block: _Block | None, owner: type[_Block]) -> Callable[..., None]:
+    def __get__(self, block: Block | None, owner: type[Block]) -> Callable[..., None]:
         return _leave if block is None else block.lock.__exit__
 
 
-def _leave(block: _Block, *error: object) -> None:
+def _leave(block: Block, *error: object) -> None:
     block.lock.release()
 
 
-class _Block(ContextDecorator):
+class Block(ContextDecorator):
     """Limit the calls of a thread within a ``with`` block, or those of a function it decorates.
 
     It counts while its lock is held. Entering ends with the call that acquires it, and ``__exit__``
@@ -63,7 +64,7 @@ class _Block(ContextDecorator):
         self._entered = False
         self.lock = threading.Lock()
         self.at: float | None = None
-        self.outer: _Block | None = None
+        self.outer: Block | None = None
 
     def __enter__(self) -> Deadline:
         if self._entered:
@@ -90,10 +91,10 @@ class _Block(ContextDecorator):
 
 
 # The block of this thread that was entered last; it may be over.
-_innermost: ContextVar[_Block | None] = ContextVar("wsmux_innermost_block", default=None)
+_innermost: ContextVar[Block | None] = ContextVar("wsmux_innermost_block", default=None)
 
 
-def _enclosing() -> _Block | None:
+def _enclosing() -> Block | None:
     """Return the innermost block of this thread that is not over."""
     found = _innermost.get()
     block = _counting(found)
@@ -102,7 +103,7 @@ def _enclosing() -> _Block | None:
     return block
 
 
-def _counting(block: _Block | None) -> _Block | None:
+def _counting(block: Block | None) -> Block | None:
     """Return the first that is not over, of a block and those around it."""
     while block is not None and not block.counts():
         block = block.outer
@@ -174,7 +175,7 @@ def deadline_in(timeout: float | None, *, outlives: bool = False) -> Deadline:
     return Deadline(timeout, outlives=outlives)
 
 
-def deadline(timeout: float | None) -> _Block:
+def deadline(timeout: float | None) -> Block:
     """Limit the total time of all blocking calls that this thread makes within the block.
 
     Each call raises the ``TimeoutError`` of its own ``timeout``, at whichever comes first. This
@@ -201,7 +202,7 @@ def deadline(timeout: float | None) -> _Block:
     """
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"a timeout must be at least 0 seconds, not {timeout!r}")
-    return _Block(lambda: Deadline(timeout))
+    return Block(lambda: Deadline(timeout))
 
 
 def within(ends: Deadline) -> AbstractContextManager[Deadline]:
@@ -210,7 +211,7 @@ def within(ends: Deadline) -> AbstractContextManager[Deadline]:
     As for ``deadline``, an interrupt may come at any step, and leaves no limit behind, which would
     hold for all later calls of the thread.
     """
-    return _Block(lambda: ends)
+    return Block(lambda: ends)
 
 
 def call_within(
