@@ -15,6 +15,7 @@ from pathlib import Path
 from ..ports import free_port
 from ..redis_server import RedisServer
 from ..timeouts import WAIT
+from ..waiting import wait_for
 from .measuring import CHECKOUT
 
 __all__ = ["World"]
@@ -73,6 +74,7 @@ class World:
         self._chance = random.Random(seed)
         self._long = long
         self._stopped: dict[int, float] = {}  # until when
+        self._ending: set[int] = set()  # workers that were told to
         self._redis_stopped = self._redis_back = 0.0
         self.done: Counter[str] = Counter()
         self.disturbed = 0.0
@@ -143,7 +145,9 @@ class World:
             self._signal(pid, signal.SIGSTOP)
         elif does in ("kill", "quit") and len(awake) > 1:
             self.disturbed = max(self.disturbed, now)
-            self._signal(chance.choice(awake), signal.SIGKILL if does == "kill" else signal.SIGTERM)
+            pid = chance.choice(awake)
+            self._ending.add(pid)
+            self._signal(pid, signal.SIGKILL if does == "kill" else signal.SIGTERM)
         elif does == "kill node" and len(self._nodes) > 1:
             node = self._nodes.pop(chance.randrange(len(self._nodes)))
             self._stopped.pop(node.process.pid, None)
@@ -180,12 +184,13 @@ class World:
             os.kill(pid, number)
 
     def settle(self) -> None:
-        """Let everything go on."""
+        """Let everything go on, and wait until the workers that end have ended."""
         self._go_on(float("inf"))
+        wait_for(lambda: self._ending.isdisjoint(self.workers()), 3 * WAIT)
 
     def kill(self) -> None:
         """End everything: half of the workers without a word, then the others as usual."""
-        self.settle()
+        self._go_on(float("inf"))
         for pid in self.workers()[::2]:
             self._signal(pid, signal.SIGKILL)
         for each in self._nodes:
