@@ -31,6 +31,7 @@ SERVER = {
     "DeltaDatasets",
     "GroupCommit",
     "NamedStream",
+    "RedisTopics",
     "Retention",
     "TopicStore",
     "serve_data",

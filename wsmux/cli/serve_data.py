@@ -23,6 +23,7 @@ from .tokens import VARIABLE, add_token_file, tokens
 
 if TYPE_CHECKING:
     from ..spark.server.data_server import DataServer
+    from ..spark.store.base import TopicStore
 
 Made = TypeVar("Made")
 
@@ -85,7 +86,7 @@ def _files(text: str) -> int:
 
 
 def _place(text: str) -> Path | str:
-    """Parse a directory, or the address of an object store."""
+    """Parse a directory, or the address of a store."""
     return text if "://" in text else Path(text)
 
 
@@ -117,18 +118,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what reaches S3, as aws_region=eu-west-1; may be repeated. Secrets are set in the "
         "environment, as AWS_SECRET_ACCESS_KEY",
     )
-    parser.add_argument(
-        "--topics",
-        type=Path,
-        metavar="DIRECTORY",
-        help="where topics are stored if datasets are in S3; there are none by default",
-    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument(
         "--port", type=int, default=PORT, help=f"port, {PORT} by default; 0 picks a free one"
     )
     add_serving(parser)
     add_token_file(parser, "tokens of those who may connect, a line each")
+    parser.add_argument(
+        "--topics",
+        type=_place,
+        metavar="PLACE",
+        help="where topics are stored: another directory, or redis://..., which servers of several "
+        "hosts share; by default with the datasets, and with those in S3 there are none",
+    )
     parser.add_argument(
         "--ttl",
         type=duration,
@@ -168,6 +170,8 @@ def run(args: argparse.Namespace) -> int:
     for module, extra in [*needed, ("obstore", "s3")] if objects else needed:
         if not installed(module):
             raise missing(module, extra)
+    if isinstance(args.topics, str) and not installed("redis"):
+        raise missing("redis", "cluster")
     from ..endpoints.acceptor import listen
     from ..handshake.access import is_loopback
     from ..spark.store.directory import open_directory
@@ -212,7 +216,6 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
     from ..spark.server.data_server import serve_data
     from ..spark.server.ingest_stream import GroupCommit
     from ..spark.store.base import Retention
-    from ..spark.topics.sqlite_topics import SqliteTopics
 
     options: dict[str, Any] = {"origins": args.origin}
     if args.ttl is not None:
@@ -229,13 +232,9 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
     if args.storage_option is not None:
         options["storage_options"] = _options(args)
     if args.topics is not None:
-        if not isinstance(args.directory, str):
-            text = f"--topics is for datasets in S3; {args.directory} has topics of its own"
-            raise CommandError(text, status=2)
-        kept = {name: options.pop(name) for name in ("ttl", "retention") if name in options}
-        if "ttl" in kept:
-            options["ttl"] = kept["ttl"]
-        options["topics"] = SqliteTopics(args.topics, **kept)
+        kept = {name: options[name] for name in ("ttl", "retention") if name in options}
+        options.pop("retention", None)
+        options["topics"] = _checked(_topics, args.topics, **kept)
     server = _checked(
         serve_data,
         args.directory,
@@ -253,6 +252,16 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
             _tell(args, server.url)
         server.serve_forever()
     return 0
+
+
+def _topics(place: Path | str, **options: Any) -> TopicStore:
+    if isinstance(place, str):
+        from ..spark.topics.redis_topics import RedisTopics
+
+        return RedisTopics(place, **options)
+    from ..spark.topics.sqlite_topics import SqliteTopics
+
+    return SqliteTopics(place, **options)
 
 
 def _options(args: argparse.Namespace) -> dict[str, str]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .source.registration import register
     from .store.base import DatasetStore, Retention, TopicStore
     from .store.datasets import DeltaDatasets
+    from .topics.redis_topics import RedisTopics
     from .topics.sqlite_topics import SqliteTopics
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "NamedStream",
     "Procedure",
     "Recipe",
+    "RedisTopics",
     "Retention",
     "SparkError",
     "SqliteTopics",
@@ -74,6 +76,7 @@ __getattr__ = lazy_names(
         "source.registration": ("register",),
         "store.base": ("DatasetStore", "Retention", "TopicStore"),
         "store.datasets": ("DeltaDatasets",),
+        "topics.redis_topics": ("RedisTopics",),
         "topics.sqlite_topics": ("SqliteTopics",),
     },
 )

@@ -23,6 +23,7 @@ __all__ = [
     "ResponseError",
     "cause",
     "explain",
+    "is_passing",
     "is_wrong_type",
     "redis_client",
     "run_together",
@@ -110,6 +111,14 @@ def explain(error: Exception) -> str:
 def cause(error: Exception) -> str:
     """Return Redis's error without the command, which the library repeats with all its data."""
     return str(error).rpartition(_COMMAND_END)[2] or type(error).__name__
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether a failure may be over soon: no connection, no answer, or a Redis not ready."""
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return False
+    lost = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ReadOnlyError, OSError)
+    return isinstance(error, lost) or cause(error).startswith(("BUSY ", "LOADING", "TRYAGAIN"))
 
 
 def is_wrong_type(error: object) -> bool:

@@ -11,9 +11,11 @@ import pytest
 
 from wsmux.spark import serve_data
 from wsmux.spark.server.data_server import DataServer
+from wsmux.spark.topics.redis_topics import RedisTopics
 from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from ...helpers.inside import calls_of
+from ...helpers.redis_server import RedisServer
 from ...helpers.spark.arrow_data import SCHEMA
 from ...helpers.spark.format_servers import PATIENCE
 from ...helpers.spark.inside import released_of
@@ -141,3 +143,20 @@ def test_the_server_keeps_what_is_not_read_yet(
     add(topics, "t", 0, 6, 0)
     run(spark, server, tmp_path, startingOffsets="earliest", maxRowsPerTrigger=3)
     assert released_of(topics) == [[3, 0]]
+
+
+def test_a_query_goes_on_at_another_server_that_shares_topics(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    end, found = 0, []
+    with RedisServer(tmp_path / "redis", durable=True) as redis:
+        stores = [RedisTopics(redis.url) for _ in range(2)]
+        stores[0].create("t", SCHEMA, 2)
+        for number, store in enumerate(stores):
+            end = add(stores[1 - number], "t", number, 10, 10, first=end)
+            begin = json.dumps({"0": 0, "1": 0})
+            with serve_data(topics=store) as server:
+                sink = run(spark, server, tmp_path / "checkpoint", startingOffsets=begin)
+            found += sink.ids()
+        for store in stores:
+            store.close()
+    assert sorted(found) == list(range(40))

@@ -1,10 +1,11 @@
-"""What a store of topics does, in a directory of its own and in one that others share."""
+"""What a store of topics does: in a directory of its own, in one that others share, in Redis."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark.protocol import Receipt
 from wsmux.spark.store.base import Committed, Heads, Retention
+from wsmux.spark.topics.redis_topics import RedisTopics
 from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
+from ...helpers.redis_server import redis_server
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
 from ...helpers.spark.clients import WAIT
 
@@ -23,46 +26,57 @@ pytestmark = pytest.mark.spark
 
 TTL = 3600.0
 
-Open = Callable[..., SqliteTopics]
+Store = SqliteTopics | RedisTopics
+Open = Callable[..., Store]
 
 
-@pytest.fixture(params=["own", "shared"])
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+server = pytest.fixture(scope="module", name="server")(redis_server)
+
+
+@pytest.fixture(params=["own", "shared", "redis"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Return what opens the same store again, as another process does; its own is there once."""
-    made: list[SqliteTopics] = []
+    made: list[Store] = []
+    kind, namespace = request.param, uuid.uuid4().hex
 
-    def open_store(**options: Any) -> SqliteTopics:
-        if request.param == "shared":
-            return SqliteTopics(tmp_path, ttl=TTL, sync=False, **options)
-        if not made:
-            made.append(SqliteTopics(ttl=TTL, **options))
-        return made[0]
+    def open_store(**options: Any) -> Store:
+        options = {"ttl": TTL, **options}
+        if kind == "own" and made:
+            return made[0]
+        if kind == "own":
+            made.append(SqliteTopics(**options))
+        elif kind == "shared":
+            made.append(SqliteTopics(tmp_path, sync=False, **options))
+        else:
+            url = request.getfixturevalue("server").url
+            made.append(RedisTopics(url, namespace=namespace, sync=False, **options))
+        return made[-1]
 
-    return open_store
+    yield open_store
+    for each in made:
+        each.close()
 
 
 @pytest.fixture
-def store(reopen: Open) -> SqliteTopics:
+def store(reopen: Open) -> Store:
     store = reopen()
     assert store.create("t", SCHEMA, 2)
     return store
 
 
-def staged(
-    store: SqliteTopics, txn: str, batch: Any, partition: int = 0, attempt: int = 0
-) -> Receipt:
+def staged(store: Store, txn: str, batch: Any, partition: int = 0, attempt: int = 0) -> Receipt:
     part = store.open_part(txn, partition, attempt, batch.schema)
     part.write(batch)
     return part.finish(100, 7)
 
 
-def written(store: SqliteTopics, query: str, number: int, *batches: Any) -> Committed:
+def written(store: Store, query: str, number: int, *batches: Any) -> Committed:
     txn = store.begin("t", query, number, SCHEMA).txn
     receipts = [staged(store, txn, batch, place) for place, batch in enumerate(batches)]
     return store.commit(txn, receipts)
 
 
-def read(store: SqliteTopics, partition: int, start: int, end: int, **more: Any) -> list[int]:
+def read(store: Store, partition: int, start: int, end: int, **more: Any) -> list[int]:
     return ids(store.read("t", partition, start, end, **more).batches)
 
 
@@ -76,7 +90,7 @@ def refused(code: str, function: Any, *arguments: Any, **named: Any) -> str:
 # Creating
 
 
-def test_a_topic_is_created_once(store: SqliteTopics, reopen: Open) -> None:
+def test_a_topic_is_created_once(store: Store, reopen: Open) -> None:
     assert reopen().create("t", SCHEMA) is False
     assert reopen().create("t", SCHEMA, 2) is False
     assert "2 partitions, not 3" in refused("EXISTS", store.create, "t", SCHEMA, 3)
@@ -87,18 +101,18 @@ def test_a_topic_is_created_once(store: SqliteTopics, reopen: Open) -> None:
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 10_001])
-def test_a_topic_has_a_number_of_partitions(store: SqliteTopics, partitions: int) -> None:
+def test_a_topic_has_a_number_of_partitions(store: Store, partitions: int) -> None:
     refused("BAD_REQUEST", store.create, "u", SCHEMA, partitions)
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 129])
-def test_bad_names_are_refused(store: SqliteTopics, name: str) -> None:
+def test_bad_names_are_refused(store: Store, name: str) -> None:
     for function, more in ((store.create, [SCHEMA]), (store.heads, []), (store.describe, [])):
         refused("BAD_NAME", function, name, *more)
     refused("BAD_NAME", store.wait_heads, name, None, 0.0)
 
 
-def test_a_topic_that_is_not_there(store: SqliteTopics) -> None:
+def test_a_topic_that_is_not_there(store: Store) -> None:
     refused("NO_TOPIC", store.describe, "u")
     refused("NO_TOPIC", store.heads, "u")
     refused("NO_TOPIC", store.begin, "u", "q", 0, SCHEMA)
@@ -132,7 +146,7 @@ def test_columns_of_metadata_are_read_beside_others_and_instead_of_their_own(reo
 # Writing
 
 
-def test_partitions_of_a_batch_are_spread(store: SqliteTopics, reopen: Open) -> None:
+def test_partitions_of_a_batch_are_spread(store: Store, reopen: Open) -> None:
     done = written(store, "q", 0, rows(0, 3), rows(10, 2), rows(20, 1))
     assert done == Committed(1, 6, 300)
     assert reopen().heads("t") == Heads([0, 0], [4, 2], [200, 100])
@@ -140,14 +154,14 @@ def test_partitions_of_a_batch_are_spread(store: SqliteTopics, reopen: Open) -> 
     assert read(store, 1, 0, 2) == [10, 11]
 
 
-def test_all_who_begin_a_batch_get_the_same_transaction(store: SqliteTopics, reopen: Open) -> None:
+def test_all_who_begin_a_batch_get_the_same_transaction(store: Store, reopen: Open) -> None:
     txns = {each.begin("t", "q", 5, SCHEMA) for each in (store, reopen(), store)}
     assert len(txns) == 1
     assert store.begin("t", "q", 6, SCHEMA) not in txns
     assert store.begin("t", "p", 5, SCHEMA) not in txns
 
 
-def test_a_batch_is_committed_once(store: SqliteTopics, reopen: Open) -> None:
+def test_a_batch_is_committed_once(store: Store, reopen: Open) -> None:
     answer = written(store, "q", 0, rows(0, 3))
     again = reopen().begin("t", "q", 0, SCHEMA)
     assert again.done
@@ -156,7 +170,7 @@ def test_a_batch_is_committed_once(store: SqliteTopics, reopen: Open) -> None:
     assert store.heads("t").latest == [3, 0]
 
 
-def test_an_older_batch_is_done_whatever_it_was(store: SqliteTopics) -> None:
+def test_an_older_batch_is_done_whatever_it_was(store: Store) -> None:
     written(store, "q", 5, rows(0, 3))
     begun = store.begin("t", "q", 4, SCHEMA)
     assert begun.done
@@ -164,13 +178,13 @@ def test_an_older_batch_is_done_whatever_it_was(store: SqliteTopics) -> None:
     assert store.abort(begun.txn) is True
 
 
-def test_queries_have_batches_of_their_own(store: SqliteTopics) -> None:
+def test_queries_have_batches_of_their_own(store: Store) -> None:
     written(store, "q", 5, rows(0, 3))
     written(store, "p", 0, rows(3, 3))
     assert read(store, 0, 0, 6) == list(range(6))
 
 
-def test_an_aborted_batch_may_begin_again(store: SqliteTopics, reopen: Open) -> None:
+def test_an_aborted_batch_may_begin_again(store: Store, reopen: Open) -> None:
     txn = store.begin("t", "q", 0, SCHEMA).txn
     old = staged(store, txn, rows(0, 3))
     assert store.abort(txn) is False
@@ -181,18 +195,18 @@ def test_an_aborted_batch_may_begin_again(store: SqliteTopics, reopen: Open) -> 
     assert read(store, 0, 0, 1) == [9]
 
 
-def test_an_abort_never_undoes_a_commit(store: SqliteTopics) -> None:
+def test_an_abort_never_undoes_a_commit(store: Store) -> None:
     written(store, "q", 0, rows(0, 3))
     assert store.abort(store.begin("t", "q", 0, SCHEMA).txn) is True
     assert store.heads("t").latest == [3, 0]
 
 
-def test_a_batch_may_be_empty(store: SqliteTopics) -> None:
+def test_a_batch_may_be_empty(store: Store) -> None:
     assert written(store, "q", 0) == Committed(1, 0, 0)
     assert store.begin("t", "q", 0, SCHEMA).done
 
 
-def test_a_schema_that_does_not_fit_is_refused(store: SqliteTopics) -> None:
+def test_a_schema_that_does_not_fit_is_refused(store: Store) -> None:
     other = pa.schema([("id", pa.string())])
     refused("WRONG_SCHEMA", store.begin, "t", "q", 0, other)
     txn = store.begin("t", "q", 0, SCHEMA).txn
@@ -200,13 +214,11 @@ def test_a_schema_that_does_not_fit_is_refused(store: SqliteTopics) -> None:
 
 
 @pytest.mark.parametrize(("query", "number"), [("", 0), ("x" * 1001, 0), ("q", -1), ("q", 2**63)])
-def test_a_query_and_a_batch_are_named(store: SqliteTopics, query: str, number: int) -> None:
+def test_a_query_and_a_batch_are_named(store: Store, query: str, number: int) -> None:
     refused("BAD_REQUEST", store.begin, "t", query, number, SCHEMA)
 
 
-def test_a_transaction_of_no_query_counts_once_and_is_forgotten(
-    store: SqliteTopics, reopen: Open
-) -> None:
+def test_a_transaction_of_no_query_counts_once_and_is_forgotten(store: Store, reopen: Open) -> None:
     begun = store.begin("t", None, None, SCHEMA)
     assert begun != store.begin("t", None, None, SCHEMA)
     receipt = staged(store, begun.txn, rows(0, 3))
@@ -222,18 +234,18 @@ def test_a_transaction_of_no_query_counts_once_and_is_forgotten(
 
 @pytest.mark.parametrize(("query", "number"), [("q", None), (None, 0)])
 def test_a_query_and_a_batch_go_together(
-    store: SqliteTopics, query: str | None, number: int | None
+    store: Store, query: str | None, number: int | None
 ) -> None:
     assert "both or none" in refused("BAD_REQUEST", store.begin, "t", query, number, SCHEMA)
 
 
-def test_a_query_is_never_forgotten(store: SqliteTopics, reopen: Open) -> None:
+def test_a_query_is_never_forgotten(store: Store, reopen: Open) -> None:
     written(store, "q", 7, rows(0, 3))
     store.expire(time.time() + 10**9)
     assert reopen().begin("t", "q", 7, SCHEMA).done
 
 
-def test_older_batches_of_a_query_are_over_with_a_commit(store: SqliteTopics) -> None:
+def test_older_batches_of_a_query_are_over_with_a_commit(store: Store) -> None:
     old = store.begin("t", "q", 3, SCHEMA).txn
     part = store.open_part(old, 0, 0, SCHEMA)
     part.write(rows(0, 3))
@@ -244,15 +256,15 @@ def test_older_batches_of_a_query_are_over_with_a_commit(store: SqliteTopics) ->
 
 
 @pytest.mark.parametrize("key", ["0" * 32 + "-9999999999999999999", "0" * 32, "0" * 32 + "-0"])
-def test_a_transaction_that_never_was(store: SqliteTopics, key: str) -> None:
+def test_a_transaction_that_never_was(store: Store, key: str) -> None:
     refused("NO_TXN", store.commit, f"t:t:{key}", [])
     refused("NO_TXN", store.check_open, f"t:t:{key}")
     refused("NO_TXN", store.check_open, f"t:none:{key}")
 
 
-def test_a_part_that_is_written_keeps_its_transaction(tmp_path: Path) -> None:
+def test_a_part_that_is_written_keeps_its_transaction(reopen: Open) -> None:
     now = 1000.0
-    store = SqliteTopics(tmp_path, ttl=100.0, sync=False, clock=lambda: now)
+    store = reopen(ttl=100.0, clock=lambda: now)
     store.create("t", SCHEMA)
     txn = store.begin("t", "q", 0, SCHEMA).txn
     part = store.open_part(txn, 0, 0, SCHEMA)
@@ -264,22 +276,22 @@ def test_a_part_that_is_written_keeps_its_transaction(tmp_path: Path) -> None:
     assert read(store, 0, 0, 10) == list(range(10))
 
 
-def test_a_part_of_what_has_expired_is_told_so(tmp_path: Path) -> None:
+def test_a_part_of_what_has_expired_is_told_so(reopen: Open, tmp_path: Path) -> None:
     now = 1000.0
-    store = SqliteTopics(tmp_path, ttl=100.0, sync=False, clock=lambda: now)
+    store = reopen(ttl=100.0, clock=lambda: now)
     store.create("t", SCHEMA)
     part = store.open_part(store.begin("t", "q", 0, SCHEMA).txn, 0, 0, SCHEMA)
     now += 200.0
     store.expire(now)
     assert "while it was written" in refused("NO_TXN", part.write, rows(0, 1))
     part.discard()
-    assert list((tmp_path / "topics" / "t").iterdir()) == []
+    assert list(tmp_path.glob("topics/t/*")) == []
 
 
 # Reading
 
 
-def test_any_offsets_are_read_again_and_again(store: SqliteTopics) -> None:
+def test_any_offsets_are_read_again_and_again(store: Store) -> None:
     for number in range(4):
         written(store, "q", number, rows(10 * number, 10))
     for start, end in ((0, 40), (5, 15), (10, 20), (39, 40), (40, 40), (0, 0)):
@@ -288,7 +300,7 @@ def test_any_offsets_are_read_again_and_again(store: SqliteTopics) -> None:
     assert [batch.schema.names for batch in table.batches] == [["word"]] * 2
 
 
-def test_offsets_that_never_were(store: SqliteTopics) -> None:
+def test_offsets_that_never_were(store: Store) -> None:
     written(store, "q", 0, rows(0, 3))
     assert "the latest is 3" in refused("BAD_OFFSETS", store.read, "t", 0, 0, 4)
     refused("BAD_OFFSETS", store.read, "t", 0, 2, 1)
@@ -345,7 +357,7 @@ def test_a_hard_limit_does_not_wait(reopen: Open) -> None:
 
 
 def dropped(
-    directory: Path,
+    reopen: Open,
     retention: Retention,
     released: dict[str, list[int]] | None = None,
     batches: int = 5,
@@ -353,7 +365,7 @@ def dropped(
 ) -> list[int]:
     """Return what is the earliest of 10 rows, and some of partition 1, each 10 s, at 100 s."""
     now = 0.0
-    store = SqliteTopics(directory, retention=retention, sync=False, clock=lambda: now)
+    store = reopen(retention=retention, clock=lambda: now)
     store.create("t", SCHEMA, 2)
     for number in range(batches):
         now = number * 10.0
@@ -379,9 +391,9 @@ def dropped(
     ids=str,
 )
 def test_at_least_the_newest_rows_stay(
-    tmp_path: Path, retention: dict[str, float], earliest: int
+    reopen: Open, retention: dict[str, float], earliest: int
 ) -> None:
-    assert dropped(tmp_path, Retention(**retention)) == [earliest, 0]  # type: ignore[arg-type]
+    assert dropped(reopen, Retention(**retention)) == [earliest, 0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -397,14 +409,14 @@ def test_at_least_the_newest_rows_stay(
     ids=str,
 )
 def test_what_a_query_has_not_released_stays_below_hard_limits(
-    tmp_path: Path, retention: dict[str, float], released: list[list[int]], earliest: int
+    reopen: Open, retention: dict[str, float], released: list[list[int]], earliest: int
 ) -> None:
     known = {f"q{number}": offsets for number, offsets in enumerate(released)}
-    assert dropped(tmp_path, Retention(**retention), known) == [earliest, 0]  # type: ignore[arg-type]
+    assert dropped(reopen, Retention(**retention), known) == [earliest, 0]  # type: ignore[arg-type]
 
 
-def test_partitions_wait_apart(tmp_path: Path) -> None:
-    assert dropped(tmp_path, Retention(rows=1), {"q": [0, 20]}, 3, second=10) == [0, 20]
+def test_partitions_wait_apart(reopen: Open) -> None:
+    assert dropped(reopen, Retention(rows=1), {"q": [0, 20]}, 3, second=10) == [0, 20]
 
 
 @pytest.mark.parametrize("field", ["rows", "bytes", "age", "hard_rows", "hard_bytes", "hard_age"])
@@ -420,13 +432,13 @@ def test_times_are_above_0(tmp_path: Path, option: str) -> None:
         SqliteTopics(tmp_path, **options)
 
 
-def test_what_was_never_written_cannot_be_released(store: SqliteTopics) -> None:
+def test_what_was_never_written_cannot_be_released(store: Store) -> None:
     assert "2 partitions, not 1" in refused("BAD_OFFSETS", store.release, "t", "q", [0])
     assert "ends at 0" in refused("BAD_OFFSETS", store.release, "t", "q", [0, 1])
     refused("BAD_REQUEST", store.release, "t", "", [0, 0])
 
 
-def test_what_nobody_commits_is_swept(store: SqliteTopics, reopen: Open) -> None:
+def test_what_nobody_commits_is_swept(store: Store, reopen: Open) -> None:
     txn = store.begin("t", "q", 0, SCHEMA).txn
     receipt = staged(store, txn, rows(0, 3))
     store.expire(time.time())
@@ -439,7 +451,7 @@ def test_what_nobody_commits_is_swept(store: SqliteTopics, reopen: Open) -> None
 # Waiting
 
 
-def test_heads_are_told_when_they_change(store: SqliteTopics, reopen: Open) -> None:
+def test_heads_are_told_when_they_change(store: Store, reopen: Open) -> None:
     seen = store.wait_heads("t", None, 0.0)
     assert seen == Heads([0, 0], [0, 0], [0, 0])
     assert store.wait_heads("t", seen, 0.01) == seen

@@ -55,7 +55,7 @@ SWEEP = 30.0
 WINDOW = MIB
 
 # What those need who want topics beside datasets in S3.
-_TOPICS = 'topics are kept in a directory, so pass topics=SqliteTopics("/srv/topics")'
+_TOPICS = 'pass topics=SqliteTopics("/srv/topics"), or RedisTopics("redis://...")'
 
 _log = logger("wsmux.spark")
 
@@ -264,9 +264,9 @@ def serve_data(
 
     Args:
         directory: where to store them, each dataset as a Delta table; if omitted, in temporary
-            directories. Or pass your own stores as ``datasets`` and ``topics``. With
-            ``s3://BUCKET/PREFIX`` datasets are there, and there are no topics unless you pass them:
-            ``topics=SqliteTopics("/srv/topics")``.
+            directories. Or pass your own stores as ``datasets`` and ``topics``; with a directory,
+            ``topics`` alone, such as ``RedisTopics``, which servers of several hosts share. With
+            ``s3://BUCKET/PREFIX`` datasets are there, and there are no topics unless you pass them.
         host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
             function that returns whether a token is valid. Required unless the address is loopback.
@@ -288,24 +288,22 @@ def serve_data(
         if name in options
     }
     serving: dict[str, Any] = dict(options)
+    own = serving.keys() & {"datasets", "topics"}
     objects = directory is not None and is_address(directory)
     if isinstance(serving.get("topics"), str | os.PathLike):
         raise ValueError(f"topics={serving['topics']!r:.200} is no store: {_TOPICS}")
-    if objects:
-        if "datasets" in serving:
-            raise ValueError("directory and datasets exclude each other")
-        if "retention" in stores:
-            raise ValueError(f"retention is for topics, and there are none in S3: {_TOPICS}")
-        serving["datasets"] = DeltaDatasets(directory, **stores)
-    elif directory is not None:
-        if serving.keys() & {"datasets", "topics"}:
-            raise ValueError("directory and stores exclude each other")
-    elif stores and serving.keys() & {"datasets", "topics"}:
+    if directory is not None and "datasets" in own:
+        raise ValueError("directory and datasets exclude each other")
+    if directory is None and stores and own:
         raise ValueError(f"{', '.join(stores)}: set these on your own stores")
-    if not serving.keys() & {"datasets", "topics"}:
-        serving["topics"] = SqliteTopics(
-            directory, **_but(stores, "auto_optimize", "storage_options")
-        )
+    if "retention" in stores and "topics" in own:
+        raise ValueError("retention: set it on your own topics")
+    if "retention" in stores and objects:
+        raise ValueError(f"retention is for topics, and there are none in S3: {_TOPICS}")
+    if directory is not None or not own:
+        if "topics" not in own and not objects:
+            not_theirs = ("auto_optimize", "storage_options")
+            serving["topics"] = SqliteTopics(directory, **_but(stores, *not_theirs))
         serving["datasets"] = DeltaDatasets(directory, **_but(stores, "retention"))
     serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
     listener = listen(host, port, shared=shared)

@@ -45,6 +45,13 @@ class ChangeWatch:
         if topic is not None:
             _tell(topic)
 
+    def tell_all(self) -> None:
+        """Say that any topic may have changed."""
+        with self._lock:
+            topics = [*self._topics.values()]
+        for topic in topics:
+            _tell(topic)
+
     def wait(
         self, name: str, look: Callable[[], Heads], seen: Heads | None, timeout: float
     ) -> Heads:

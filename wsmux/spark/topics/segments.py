@@ -7,6 +7,7 @@ joined into larger ones, of a few MiB at most.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,15 @@ from ..store.directory import checked_path
 from ..store.metadata import moments
 from ..store.schemas import first_line, relaxed, restamp
 
-__all__ = ["COLUMNS", "Segment", "SegmentWriter", "check_schema", "read_segment", "timed"]
+__all__ = [
+    "COLUMNS",
+    "PieceWriter",
+    "Segment",
+    "SegmentWriter",
+    "check_schema",
+    "read_segment",
+    "timed",
+]
 
 
 class Segment(NamedTuple):
@@ -73,28 +82,25 @@ def check_schema(schema: Any) -> None:
         raise refusal(Code.WRONG_SCHEMA, text) from error
 
 
-class SegmentWriter:
-    """Write one file; raises the errors of pyarrow and of the system.
+class PieceWriter(ABC):
+    """Gather batches, and write them in pieces of a bounded size.
+
+    Args:
+        schema: of what is written.
 
     Attributes:
-        path: the file, which is not there yet. rows: how many were written.
+        rows: how many were added.
     """
 
-    def __init__(self, path: Path, schema: Any, *, sync: bool) -> None:
-        self.path = path
+    def __init__(self, schema: Any) -> None:
         self.rows = 0
-        self._schema = relaxed(schema)
-        self._sync = sync
-        self._groups: list[int] = []
+        self._schema = schema
         self._gathered: list[Any] = []
         self._size = 0
-        self._file = pa.OSFile(str(path), "wb")
-        try:
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._writer = pa.ipc.new_file(self._file, self._schema, options=options)
-        except BaseException:
-            self.abandon()
-            raise
+
+    @abstractmethod
+    def _put(self, piece: Any) -> None:
+        """Write a piece."""
 
     def write(self, batch: Any) -> None:
         """Add a batch of the stored schema."""
@@ -112,10 +118,33 @@ class SegmentWriter:
             rows = batch.num_rows
             step = max(1, min(READ_ROWS, rows * READ_BYTES // max(1, batch.nbytes)))
             for start in range(0, rows, step):
-                piece = batch.slice(start, step)
-                self._writer.write_batch(piece)
-                self._groups.append(piece.num_rows)
+                self._put(batch.slice(start, step))
         self._gathered, self._size = [], 0
+
+
+class SegmentWriter(PieceWriter):
+    """Write one file; raises the errors of pyarrow and of the system.
+
+    Attributes:
+        path: the file, which is not there yet.
+    """
+
+    def __init__(self, path: Path, schema: Any, *, sync: bool) -> None:
+        super().__init__(relaxed(schema))
+        self.path = path
+        self._sync = sync
+        self._groups: list[int] = []
+        self._file = pa.OSFile(str(path), "wb")
+        try:
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._writer = pa.ipc.new_file(self._file, self._schema, options=options)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _put(self, piece: Any) -> None:
+        self._writer.write_batch(piece)
+        self._groups.append(piece.num_rows)
 
     def close(self) -> str:
         """Finish the file, and sync it and its folder to disk; return its ``groups``."""

@@ -11,13 +11,10 @@ files, and a crash leaves nothing half done. To remove a topic, remove its folde
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +22,7 @@ from ...rpc import RiverError
 from ...runtime.files import sync_path
 from ...runtime.lazy_imports import pa, pc
 from ...runtime.logs import logger
-from ..protocol import MAX_WHOLE, Code, Receipt, TxnId, check_name, refusal
+from ..protocol import Code, Receipt, TxnId, check_name, refusal
 from ..store.base import (
     DAY,
     LOCK_TIMEOUT,
@@ -50,35 +47,28 @@ from ..store.schemas import (
 )
 from .change_watch import POLL, ChangeWatch
 from .database import Database, Topic, find_topic
+from .rules import (
+    Key,
+    check_offsets,
+    check_partitions,
+    check_query,
+    check_released,
+    check_same,
+    check_times,
+    key_of,
+    parsed,
+    short,
+)
 from .segments import COLUMNS, Segment, check_schema, read_segment
 from .staging import NOTES, Staging
 from .upkeep import Upkeep, remove_files
 
 __all__ = ["SqliteTopics"]
 
-# Every message about a topic has some numbers for each partition.
-MAX_PARTITIONS = 10_000
-
-# Characters of the id of a query; Spark's have 36.
-MAX_QUERY = 1000
-
 # Segments that a reader looks up at a time.
 AHEAD = 64
 
 _log = logger("wsmux.spark")
-
-
-class _Key(NamedTuple):
-    """What stands for a query in the database, and the number of its batch.
-
-    A transaction of no query has a key of its own, and the number -1.
-    """
-
-    query: str
-    batch: int
-
-    def __str__(self) -> str:
-        return self.query if self.batch < 0 else f"{self.query}-{self.batch}"
 
 
 class SqliteTopics(TopicStore):
@@ -107,10 +97,7 @@ class SqliteTopics(TopicStore):
         lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if not ttl > 0:
-            raise ValueError(f"ttl must be above 0, not {ttl!r}")
-        if not lock_timeout > 0:
-            raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
+        check_times(ttl, lock_timeout=lock_timeout)
         poll: float | None = POLL
         if directory is None:
             directory, sync, poll = temporary_directory(self, "topics"), False, None
@@ -149,10 +136,7 @@ class SqliteTopics(TopicStore):
 
     def create(self, topic: str, schema: Any, partitions: int | None = None) -> bool:
         check_name(topic, "topic")
-        wanted = 1 if partitions is None else partitions
-        if not 1 <= wanted <= MAX_PARTITIONS:
-            text = f"a topic has 1 to {MAX_PARTITIONS} partitions, not {wanted}"
-            raise refusal(Code.BAD_REQUEST, text)
+        wanted = check_partitions(partitions)
         stored = stored_schema(schema)
         check_schema(stored)
         with self._database.write() as db:
@@ -161,10 +145,7 @@ class SqliteTopics(TopicStore):
                 self._make(db, topic, schema_text(stored), wanted)
                 return True
             count = len(_heads(db, found).latest)
-        takes(schema_from_text(found.schema), stored, f"topic {topic}")
-        if partitions is not None and partitions != count:
-            text = f"there is a topic {topic} already, of {count} partitions, not {partitions}"
-            raise refusal(Code.EXISTS, text)
+        check_same(topic, found.schema, count, stored, partitions)
         return False
 
     def _make(self, db: sqlite3.Connection, name: str, schema: str, partitions: int) -> None:
@@ -198,7 +179,7 @@ class SqliteTopics(TopicStore):
     # Writing
 
     def begin(self, topic: str, query: str | None, batch: int | None, schema: Any) -> Begun:
-        key, now = _key_of(query, batch), self._clock()
+        key, now = key_of(query, batch), self._clock()
         with self._database.read() as db:
             found = self._topic(db, topic)
             done, txn = _done(db, found, key), _txn(db, found, key)
@@ -219,7 +200,7 @@ class SqliteTopics(TopicStore):
 
     def _open_txn(self, txn: str) -> tuple[Topic, int]:
         """Return the topic of a transaction that takes parts, and its id."""
-        name, key = _parsed(txn)
+        name, key = parsed(txn)
         with self._database.read() as db:
             topic = self._find(db, name)
             done = None if topic is None else _done(db, topic, key)
@@ -235,7 +216,7 @@ class SqliteTopics(TopicStore):
         return self._staging.new_part(topic.name, ident, partition, attempt, stored)
 
     def commit(self, txn: str, receipts: Sequence[Receipt]) -> Committed:
-        name, key = _parsed(txn)
+        name, key = parsed(txn)
         with self._database.write() as db:
             topic = self._find(db, name)
             if topic is None:
@@ -255,7 +236,7 @@ class SqliteTopics(TopicStore):
         self,
         db: sqlite3.Connection,
         topic: Topic,
-        key: _Key,
+        key: Key,
         txn: int,
         receipts: Sequence[Receipt],
     ) -> tuple[Committed, list[str]]:
@@ -300,7 +281,7 @@ class SqliteTopics(TopicStore):
         return Committed(version, rows, size), sorted(files)
 
     def abort(self, txn: str) -> bool:
-        name, key = _parsed(txn)
+        name, key = parsed(txn)
         with self._database.write() as db:
             topic = self._find(db, name)
             if topic is None:
@@ -327,7 +308,7 @@ class SqliteTopics(TopicStore):
     ) -> Table:
         with self._database.read() as db:
             found = self._topic(db, topic)
-            _check_offsets(db, found, partition, start, end)
+            check_offsets(topic, _heads(db, found), partition, start, end)
         schema = schema_from_text(found.schema)
         told = bound_columns(columns, with_metadata(schema) if metadata else schema)
         return Table(told, self._rows(found, schema, told, metadata, partition, start, end))
@@ -350,7 +331,7 @@ class SqliteTopics(TopicStore):
             with self._database.read() as db:
                 segments = _segments(db, topic, partition, start, end)
                 if not segments or segments[0].file == lost:
-                    _check_offsets(db, topic, partition, start, end)
+                    check_offsets(topic.name, _heads(db, topic), partition, start, end)
                     where = f"what holds offset {start} of partition {partition}"
                     missing = f"topics/{topic.name}/{lost}" if segments else where
                     raise refusal(Code.CORRUPT, f"{missing} is missing")
@@ -405,20 +386,12 @@ class SqliteTopics(TopicStore):
         raise refusal(Code.CORRUPT, f"{text}: put copies of both in their place")
 
     def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
-        if not 0 < len(query) <= MAX_QUERY:
-            text = f"the id of a query has 1 to {MAX_QUERY} characters"
-            raise refusal(Code.BAD_REQUEST, text)
+        check_query(query)
         with self._database.write() as db:
             found = self._topic(db, topic)
             latest = _heads(db, found).latest
-            if len(offsets) != len(latest):
-                text = f"topic {topic} has {len(latest)} partitions, not {len(offsets)}"
-                raise refusal(Code.BAD_OFFSETS, text)
-            for place, (offset, top) in enumerate(zip(offsets, latest, strict=True)):
-                if offset > top:
-                    text = f"partition {place} of topic {topic} ends at {top}, before {offset}"
-                    raise refusal(Code.BAD_OFFSETS, text)
-            reader = found.id, _short(query)
+            check_released(topic, latest, offsets)
+            reader = found.id, short(query)
             row = db.execute(
                 "SELECT offsets FROM readers WHERE topic = ? AND query = ?", reader
             ).fetchone()
@@ -444,42 +417,6 @@ class SqliteTopics(TopicStore):
             self._watch.tell(name)
 
 
-# Keys
-
-_KEY = re.compile(r"([0-9a-f]{32})(?:-([0-9]{1,19}))?")
-
-
-def _short(query: str) -> str:
-    """Return what stands for a query in the database."""
-    return hashlib.sha256(query.encode()).hexdigest()[:32]
-
-
-def _key_of(query: str | None, batch: int | None) -> _Key:
-    """Return the key of the one transaction that a batch of a query has, whoever asks."""
-    if query is None and batch is None:
-        return _Key(uuid.uuid4().hex, -1)
-    if query is None or batch is None or not 0 < len(query) <= MAX_QUERY:
-        text = f"a batch is of a query of 1 to {MAX_QUERY} characters; leave out both or none"
-        raise refusal(Code.BAD_REQUEST, text)
-    if not 0 <= batch <= MAX_WHOLE:
-        raise refusal(Code.BAD_REQUEST, f"a batch is a number from 0 up, not {batch}")
-    return _Key(_short(query), batch)
-
-
-def _parsed(text: str) -> tuple[str, _Key]:
-    """Return the topic of a transaction, and its key.
-
-    Raises:
-        RiverError: NO_TXN; it is none of a topic.
-    """
-    txn = TxnId.parse(text, "t")
-    found = _KEY.fullmatch(txn.key)
-    batch = -1 if found is None or found[2] is None else int(found[2])
-    if found is None or batch > MAX_WHOLE:
-        raise no_txn(text)
-    return txn.name, _Key(found[1], batch)
-
-
 # Rows
 
 
@@ -499,7 +436,7 @@ def _heads(db: sqlite3.Connection, topic: Topic) -> Heads:
     return Heads(*([row[place] for row in rows] for place in range(3)))
 
 
-def _done(db: sqlite3.Connection, topic: Topic, key: _Key) -> Committed | None:
+def _done(db: sqlite3.Connection, topic: Topic, key: Key) -> Committed | None:
     """Return what a transaction made, if it was committed, or a later one of its query.
 
     Only the last one of a query is known exactly; of others it is told that nothing came.
@@ -511,7 +448,7 @@ def _done(db: sqlite3.Connection, topic: Topic, key: _Key) -> Committed | None:
     return Committed(*row[1:]) if key.batch == row[0] else Committed(topic.version, 0, 0)
 
 
-def _txn(db: sqlite3.Connection, topic: Topic, key: _Key) -> _Txn | None:
+def _txn(db: sqlite3.Connection, topic: Topic, key: Key) -> _Txn | None:
     query = "SELECT id, used FROM txns WHERE topic = ? AND query = ? AND batch = ?"
     row = db.execute(query, (topic.id, *key)).fetchone()
     return None if row is None else _Txn(*row)
@@ -538,25 +475,3 @@ def _segments(
     ).fetchall()
     found = [Segment(*row) for row in rows]
     return found if found and found[0].end > start else []
-
-
-def _check_offsets(
-    db: sqlite3.Connection, topic: Topic, partition: int, start: int, end: int
-) -> None:
-    """Check that rows are held.
-
-    Raises:
-        RiverError: BAD_OFFSETS or OFFSETS_GONE.
-    """
-    heads = _heads(db, topic)
-    if partition >= len(heads.latest):
-        text = f"topic {topic.name} has {len(heads.latest)} partitions, so none is {partition}"
-        raise refusal(Code.BAD_OFFSETS, text)
-    earliest, latest = heads.earliest[partition], heads.latest[partition]
-    place = f"partition {partition} of topic {topic.name}"
-    if start > end or end > latest:
-        text = f"{place} has no offsets {start} to {end}; the latest is {latest}"
-        raise refusal(Code.BAD_OFFSETS, text)
-    if start < earliest and start < end:
-        text = f"offset {start} of {place} is gone; the earliest is {earliest}"
-        raise refusal(Code.OFFSETS_GONE, text)

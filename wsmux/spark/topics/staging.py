@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
+from ...rpc import RiverError
 from ...runtime.lazy_imports import pa
 from ..protocol import Code, Receipt, refusal
 from ..store.base import Part
@@ -16,10 +17,57 @@ from ..store.schemas import conform, first_line
 from .database import Database
 from .segments import SegmentWriter
 
-__all__ = ["NOTES", "StagedPart", "Staging"]
+__all__ = ["NOTES", "StagedPart", "Staging", "new_receipt", "over"]
 
 # How often within ``ttl`` the time of a transaction's last write is stored.
 NOTES = 4
+
+
+# What identifies a transaction in a store.
+Txn = TypeVar("Txn", contravariant=True)
+
+
+class PartWriter(Protocol):
+    """Write one part; raises the errors of pyarrow and of the system."""
+
+    rows: int
+
+    def write(self, batch: Any) -> None:
+        """Add a batch of the stored schema."""
+
+    def close(self) -> str:
+        """Have all of it kept; return its ``groups``."""
+
+    def abandon(self) -> None:
+        """Drop what was written."""
+
+
+class StagingOf(Protocol[Txn]):
+    """Record the parts of transactions; see ``Staging``."""
+
+    def writer(self, topic: str, file: str, schema: Any) -> PartWriter:
+        """Return the writer of a new part of a topic."""
+
+    def note(self, txn: Txn, noted: float) -> float:
+        """Store when a transaction was last written to, if that is due; return the time stored."""
+
+    def keep(self, txn: Txn, receipt: Receipt, groups: str) -> None:
+        """Add a finished part to its transaction."""
+
+    def now(self) -> float:
+        """Return the time, in seconds since 1970."""
+
+
+def new_receipt(partition: int, attempt: int) -> Receipt:
+    """Return the receipt of a part that is to be written, with a file name of its own."""
+    name = f"p{partition}-{attempt}-{uuid.uuid4().hex[:16]}.arrow"
+    return Receipt(partition, attempt, 0, 0, 0, name)
+
+
+def over() -> RiverError:
+    """Return the error for a part whose transaction has ended."""
+    text = "the transaction was aborted or committed, or has expired, while it was written"
+    return refusal(Code.NO_TXN, text)
 
 
 class Staging:
@@ -51,8 +99,7 @@ class Staging:
         Raises:
             RiverError: NO_TXN, STORE_FAILED or BAD_ARROW.
         """
-        name = f"p{partition}-{attempt}-{uuid.uuid4().hex[:16]}.arrow"
-        return StagedPart(self, txn, Receipt(partition, attempt, 0, 0, 0, name), topic, schema)
+        return StagedPart(self, txn, new_receipt(partition, attempt), topic, schema)
 
     def writer(self, topic: str, file: str, schema: Any) -> SegmentWriter:
         """Return the writer of a new file of a topic."""
@@ -85,18 +132,19 @@ class Staging:
 
     def _touch(self, db: sqlite3.Connection, txn: int, now: float) -> None:
         if not db.execute("UPDATE txns SET used = ? WHERE id = ?", (now, txn)).rowcount:
-            text = "the transaction was aborted or committed, or has expired, while it was written"
-            raise refusal(Code.NO_TXN, text)
+            raise over()
 
     def now(self) -> float:
         """Return the time, in seconds since 1970."""
         return self._clock()
 
 
-class StagedPart(Part):
-    """Write one part as one file."""
+class StagedPart(Part, Generic[Txn]):
+    """Write one part as one file, or what a store has in the place of files."""
 
-    def __init__(self, staging: Staging, txn: int, begun: Receipt, topic: str, schema: Any) -> None:
+    def __init__(
+        self, staging: StagingOf[Txn], txn: Txn, begun: Receipt, topic: str, schema: Any
+    ) -> None:
         self._staging = staging
         self._txn = txn
         self._begun = begun
