@@ -20,7 +20,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc import RiverError
 from wsmux.spark.store.base import Committed, Retention
-from wsmux.spark.topics import redis_topics
+from wsmux.spark.topics import redis_store, redis_topics
 from wsmux.spark.topics.redis_topics import RedisTopics
 
 from ...helpers.commands import running
@@ -110,6 +110,26 @@ def test_a_cluster_is_refused(tmp_path: Path) -> None:
     with RedisServer(tmp_path, configuration=tmp_path / "redis.conf") as server:
         message = refused("STORE_FAILED", RedisTopics, server.url)
     assert "not one in cluster mode" in message
+
+
+def test_an_old_redis_is_refused(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_store, "OLDEST", (99, 1))
+    message = refused("STORE_FAILED", RedisTopics, server.url)
+    assert message.startswith("topics need Redis 99.1 or later, not ")
+
+
+def test_a_redis_that_hides_its_configuration_is_warned_of(
+    server: RedisServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(server.client()) as client:
+        rights = ["+@all", "-config"]
+        client.acl_setuser("tenant", enabled=True, passwords=["+p"], keys=["*"], commands=rights)
+    url = server.url.replace("//", "//tenant:p@")
+    with closing(RedisTopics(url, namespace=namespace)) as store:
+        store.create("t", SCHEMA)
+        add(store, "t", 0, 10)
+        assert held(store, "t") == list(range(10))
+    assert "Redis does not tell its configuration" in caplog.text
 
 
 def test_another_layout_is_refused(server: RedisServer, namespace: str) -> None:
