@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,14 +26,18 @@ from wsmux.spark.store.base import (
     DatasetStore,
     Description,
     Part,
+    Retention,
     Table,
 )
+from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.store.filters import Filter
+from wsmux.spark.topics.sqlite_topics import SqliteTopics
 from wsmux.testing import FaultProxy
 
 from ...helpers.raw_peer import wait_for
 from ...helpers.resumed import cut_off
 from ...helpers.spark.clients import WAIT, bearer, open_named, open_with, read_line, refusal_of
+from ...helpers.spark.inside import stores_of
 
 KEY = "0" * 32
 
@@ -222,6 +227,18 @@ def test_a_directory_and_stores_exclude_each_other(store: NoDatasets) -> None:
         serve_data("/nowhere", datasets=store)
     with pytest.raises(ValueError, match="ttl"):
         serve_data(datasets=store, ttl=3.0)
+
+
+@pytest.mark.spark
+def test_a_directory_goes_with_topics_of_ones_own(tmp_path: Path) -> None:
+    topics = SqliteTopics(tmp_path / "topics")
+    with serve_data(tmp_path / "data", topics=topics, ttl=3.0) as server:
+        datasets, own = stores_of(server)
+        assert own is topics
+        assert isinstance(datasets, DeltaDatasets)
+    assert not (tmp_path / "data" / "topics.sqlite").exists()
+    with pytest.raises(ValueError, match="retention: set it on your own topics"):
+        serve_data(tmp_path / "data", topics=topics, retention=Retention(rows=1))
 
 
 # Headers

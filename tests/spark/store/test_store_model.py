@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from wsmux.rpc import RiverError
 from wsmux.spark.protocol import Receipt
 from wsmux.spark.store.base import Committed, DatasetStore, Part, Retention
 from wsmux.spark.store.datasets import DeltaDatasets
+from wsmux.spark.topics.redis_topics import RedisTopics
 from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
+from ...helpers.redis_server import RedisServer
 from ...helpers.spark.arrow_data import SCHEMA, ids, rows
 from ...helpers.spark.inside import join_soon
 
@@ -268,7 +271,7 @@ class TopicMachine(Machine):
     txns: Bundle[Txn] = Bundle("txns")
     partitions = 2
 
-    def open_store(self) -> SqliteTopics:
+    def open_store(self) -> SqliteTopics | RedisTopics:
         raise NotImplementedError
 
     @initialize()
@@ -422,6 +425,30 @@ class JoiningMachine(SqliteMachine):
         return store
 
 
+class RedisMachine(TopicMachine):
+    url = ""
+
+    def open_store(self) -> RedisTopics:
+        self.teardown_store()
+        space, keep = self.directory.name, Retention(rows=KEEP)
+        return RedisTopics(self.url, namespace=space, ttl=TTL, retention=keep, sync=False)
+
+    def teardown_store(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+
+    def teardown(self) -> None:
+        self.teardown_store()
+        super().teardown()
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        RedisMachine.url = server.url
+        yield
+
+
 def bounded(machine: type[RuleBasedStateMachine], examples: int) -> Any:
     case = machine.TestCase
     case.settings = settings(max_examples=examples, stateful_step_count=40)
@@ -431,3 +458,4 @@ def bounded(machine: type[RuleBasedStateMachine], examples: int) -> Any:
 TestDeltaDatasets = bounded(DeltaMachine, 40)
 TestSqliteTopics = bounded(SqliteMachine, 40)
 TestJoinedTopics = bounded(JoiningMachine, 40)
+TestRedisTopics = pytest.mark.usefixtures("redis")(bounded(RedisMachine, 20))
