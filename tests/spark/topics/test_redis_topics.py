@@ -172,6 +172,23 @@ def test_a_large_part_goes_in_chunks_and_goes_away(server: RedisServer, namespac
             list(overtaken.batches)
 
 
+def test_what_others_have_removed_or_damaged_is_told_of(
+    server: RedisServer, namespace: str, stores: list[RedisTopics], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_topics, "INLINE", 0)
+    add(stores[0], "t", 0, 10)
+    (key,) = parts(server, namespace)
+    with closing(server.client()) as client:
+        client.lset(key, 0, b"garbage")
+        message = refused("CORRUPT", held, stores[0], "t")
+        assert message.startswith("rows of topic t before offset 10 are damaged in Redis")
+        client.delete(key)
+        message = refused("CORRUPT", held, stores[0], "t")
+        assert message == "what holds offset 0 of partition 0 of topic t is missing in Redis"
+        client.set(f"wsmux:data:{namespace}:t:rows:0", "x")
+        assert "holds something else" in refused("CORRUPT", held, stores[0], "t")
+
+
 def test_a_commit_without_memory_is_none(server: RedisServer, stores: list[RedisTopics]) -> None:
     txn, receipt = staged(stores[0], 0, rows(0, 10))
     with closing(server.client()) as client:
