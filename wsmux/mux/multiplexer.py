@@ -86,8 +86,8 @@ def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: Stre
         transport.queue.add_control_locked([ping], Opcode.PING)
 
 
-# Seconds after which answers that nobody waits for are sent by themselves: a peer may limit how long
-# an opening is unanswered, or an end.
+# Seconds after which answers that nobody waits for are sent by themselves: a peer may limit how
+# long an opening is unanswered, or an end.
 MAX_UNAWAITED_TIME = 1.0
 
 # Messages handled per hold of the mutex, so that callers can take it during a flood of them.

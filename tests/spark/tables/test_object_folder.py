@@ -359,7 +359,7 @@ def test_a_secret_in_what_the_store_says_is_masked(monkeypatch: pytest.MonkeyPat
         ({"storage_options": {"aws_no_such_thing": "x"}}, "'aws_no_such_thing' is not valid"),
         ({"ttl": 60.0}, r"ttl must be at least 600 s in S3, not 60\.0"),
         ({"retention": None}, "retention is for topics, and there are none in S3"),
-        ({"topics": "s3://b/p"}, r"is no store: topics are kept in a directory, so pass topics="),
+        ({"topics": "s3://b/p"}, r"is no store: pass topics="),
         ({"datasets": None}, "directory and datasets exclude each other"),
     ],
 )
