@@ -12,6 +12,7 @@ import wsmux
 from wsmux.protocols.events import DataReceived, Event, StreamEnded
 
 from ..helpers.connections import Spawn
+from ..helpers.inside import multiplexer_of
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for
@@ -102,6 +103,23 @@ def test_a_stream_that_writes_on_waits_for_its_turn(protocol: str, spawn: Spawn)
         quiet.timeout = 0.02
         assert 0 < written_in_time(quiet) <= FRAME // 4
         assert connection.stats().queued_bytes <= wsmux.Config().max_send_queue + 2 * FRAME
+
+
+@pytest.mark.parametrize("protocol", ["wsmux"])  # others answer the end of a half at once
+def test_messages_stay_in_order_behind_one_that_takes_an_answer_along(
+    protocol: str, spawn: Spawn
+) -> None:
+    with stuck(protocol, spawn) as (connection, quiet, peer):
+        opened = peer.machine.open_stream()
+        peer.send()
+        wait_for(lambda: connection.stats().unaccepted == 1)
+        peer.machine.close_read(opened)
+        peer.send()
+        wait_for(lambda: multiplexer_of(connection).protocol.unawaited == 1)
+        quiet.write(b"one ")
+        quiet.write(b"two ")
+        quiet.close_write()
+        assert until(peer, quiet, StreamEnded)[1] == b"one two "
 
 
 @pytest.mark.parametrize("protocol", NAMES)

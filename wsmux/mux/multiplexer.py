@@ -261,7 +261,7 @@ class Multiplexer:
             if size or not data:
                 record.quiet, record.sent = 0, record.sent + size
                 if protocol.unawaited:
-                    return size, self._queue_along_locked(flow if size else None)
+                    return size, self._queue_along_locked(flow)
                 return size, queue.add_data_locked(protocol.data_to_send(), flow=flow)
         return 0, None
 
@@ -366,13 +366,11 @@ class Multiplexer:
             self.queue.add_data_locked(data)
         return True
 
-    def _queue_along_locked(self, flow: FlowState | None) -> int:
-        """Queue the answers that nobody waited for, and what was sent now; return its ticket.
-
-        Only one message is of the stream of ``flow`` alone, and may overtake others.
-        """
-        data = self.protocol.data_to_send()
-        ticket = self.queue.add_data_locked(data, flow=flow if len(data) == 1 else None)
+    def _queue_along_locked(self, flow: FlowState) -> int:
+        """Queue the answers that nobody waited for, and what a stream sends; return its ticket."""
+        kept, data = self.protocol.unawaited_data, self.protocol.data_to_send()
+        self.queue.add_data_locked(data[:kept])  # of other streams, so they overtake nothing
+        ticket = self.queue.add_data_locked(data[kept:], flow=flow)
         self.queue_locked(solicited=True)
         return ticket
 
@@ -381,7 +379,7 @@ class Multiplexer:
         if not self.protocol.has_output():
             return
         if self.protocol.unawaited:
-            self._queue_along_locked(None)
+            self._queue_along_locked(record.flow)
         else:
             self.queue.add_data_locked(self.protocol.data_to_send(), flow=record.flow)
 

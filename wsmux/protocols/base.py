@@ -98,6 +98,7 @@ class MuxProtocol(ABC):
         data_frames: quanta of data sent; each entitles the peer to grant credit.
         unawaited: how many of the messages to send are answers that the peer does not wait for.
             They go with whatever is sent next, so that neither side wakes up for them alone.
+        unawaited_data: how many of these ``data_to_send`` returns, before all else.
     """
 
     name: str
@@ -120,7 +121,7 @@ class MuxProtocol(ABC):
         self.empty_messages = 0
         self.floods = AbuseLimits(config)
         self.data_frames = 0
-        self.unawaited = 0
+        self.unawaited = self.unawaited_data = 0
         self._early_answers: list[tuple[int, int, int]] = []
         self._events: list[Event] = []
         self._control: list[Message] = []
@@ -184,7 +185,8 @@ class MuxProtocol(ABC):
         """Return data, and the messages that must not overtake it, in order."""
         if not self._data:
             return []
-        messages, self._data, self.unawaited = self._data, [], 0
+        messages, self._data = self._data, []
+        self.unawaited = self.unawaited_data = 0
         return messages
 
     def _note_empty(self) -> None:

@@ -539,6 +539,7 @@ class NativeProtocol(AckBacklogProtocol):
         elif self._peer_stopped(stream):
             if self._stop_code is None:
                 self._data_message(stream.head, CLOSE, _DIRECTION[READ])
+                self.unawaited_data += 1
                 self._postpone()
             else:
                 self._send_error(stream, READ, self._stop_code)
