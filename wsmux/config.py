@@ -233,7 +233,7 @@ class Config:
     max_pending_opens: int = 256
     """Streams opened here that the peer has not acknowledged; beyond it ``open_stream`` blocks, so
     that the accept queue of a well-behaved peer does not overflow. With fewer than 4 it may block
-    for up to a second, for which the answers to 3 openings may wait for another message."""
+    for up to 20 ms, for which the answers to 3 openings may wait for another message."""
 
     max_cancelled: int = 1024
     """Stream ids remembered after this side stopped reading while the peer still writes; the oldest

@@ -86,9 +86,9 @@ def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: Stre
         transport.queue.add_control_locked([ping], Opcode.PING)
 
 
-# Seconds after which answers that nobody waits for are sent by themselves: a peer may limit how
-# long an opening is unanswered, or an end.
-MAX_UNAWAITED_TIME = 1.0
+# Seconds after which answers that nobody waits for are sent by themselves. Streams that are used in
+# turn need less, and a peer that drains, or limits how long an opening is unanswered, hardly more.
+MAX_UNAWAITED_TIME = 0.02
 
 # Messages handled per hold of the mutex, so that callers can take it during a flood of them.
 SLICE = 64
@@ -345,6 +345,7 @@ class Multiplexer:
     def begin_close_locked(self, code: int, reason: str) -> None:
         """Queue the wire's close notice and a close frame together: the peer may answer at once."""
         if self.transport.error is None:
+            self.protocol.hurry()
             self.protocol.close_notice(code)
             self.queue_locked()
         self.transport.close_locked(code, reason)

@@ -21,7 +21,7 @@ contradicts itself:
   another.
 - A stream need not wait for the ACK that answers it: see ``EarlyBytes``.  (wsmux.v1 only)
 - That ACK, to a stream that came with early bytes, and the CLOSE that answers a CLOSE may wait for
-  the next message, a second at most: no stream depends on them.  (wsmux.v1 only)
+  the next message, 20 ms at most: no stream depends on them.  (wsmux.v1 only)
 - The receiver enforces the credit: DATA beyond it is answered with ERROR code 2 before anything is
   buffered; up to another window is dropped, and more ends the connection, as does DATA beyond the
   credit of a stream that is no longer read. So does an ACK that raises unspent credit above 2^32-1.
