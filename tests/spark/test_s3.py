@@ -66,10 +66,7 @@ def test_a_job_writes_and_reads(spark: Any, served: tuple[str, list[int]]) -> No
             "would be seen by everybody on this machine: set AWS_SECRET_ACCESS_KEY in the environ",
         ),
         (["s3://b/p", "--storage-option", "aws_region"], "expected KEY=VALUE"),
-        (
-            ["directory", "--topics", "other"],
-            "--topics is for datasets in S3; directory has topics",
-        ),
+        (["directory", "--topics", "http://b"], "http://b"),
         (
             ["s3://b/p", "--retention", "rows=5"],
             "retention is for topics, and there are none in S3",
