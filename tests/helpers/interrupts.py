@@ -19,7 +19,8 @@ class _Interrupted(BaseException):
 class _Steps:
     """Count where CPython handles signals in this thread, and interrupt it at one of these steps.
 
-    That is at the start of a function and after a call of one written in C.
+    That is at the start of a function and after a call of one written in C; not of a callback that
+    Hypothesis has the garbage collector call, at any time.
     """
 
     def __init__(self, number: int) -> None:
@@ -27,6 +28,8 @@ class _Steps:
         self._left = number
 
     def __call__(self, frame: FrameType, event: str, value: Any) -> None:
+        if frame.f_globals.get("__name__", "").startswith("hypothesis."):
+            return
         self._left -= event in ("call", "c_return")
         if self._left == 0:
             self.fired = True
