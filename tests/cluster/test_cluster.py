@@ -68,7 +68,7 @@ def test_several_connections_may_have_one_name(nodes: Nodes, pairs: Pairs) -> No
     assert len(one.who("user:1")) == 2
     one.leave(presence)
     one.leave(presence)
-    assert len(one.who("user:1")) == 1
+    wait_for(lambda: len(one.who("user:1")) == 1)  # at once, unless Redis was too busy to answer
 
 
 def test_nobody_leaves_for_another_process(
