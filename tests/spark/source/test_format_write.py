@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ def test_a_dataset_is_partitioned_by_an_option(spark: Any) -> None:
         assert sorted((row.id, str(row.day)) for row in read.collect()) == [
             (each, days[each % 3]) for each in there if each % 3
         ]
-        folders = table_of(store, "d").path.glob("day=*")
+        folders = Path(table_of(store, "d").folder.address).glob("day=*")
         assert sorted(each.name for each in folders) == [f"day={each}" for each in days]
 
 
