@@ -90,8 +90,9 @@ def test_a_wait_that_is_given_up_leaves_the_call_alone(client: rpc.Client, gate:
 
 
 def test_the_time_of_a_call_cancels_it(client: rpc.Client, gate: Gate) -> None:
-    call = client.submit("test", "hangs", None, timeout=0.05)
+    call = client.submit("test", "hangs", None, timeout=WAIT)
     assert gate.entered.wait(WAIT)
+    end_time_of(call)
     with pytest.raises(TimeoutError, match="was cancelled"):
         call.result()
     assert gate.over.wait(WAIT), "the server was not told"
