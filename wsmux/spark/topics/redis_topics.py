@@ -69,6 +69,7 @@ from .rules import (
     check_same,
     check_times,
     key_of,
+    no_topic,
     parsed,
     short,
 )
@@ -185,7 +186,7 @@ class RedisTopics(TopicStore):
         told: dict[bytes, bytes]
         (told,) = self._store.run(("HGETALL", f"{self._prefix}:{topic}:topic"))
         if b"schema" not in told:
-            raise _no_topic(topic)
+            raise no_topic(topic)
         return told
 
     def describe(self, topic: str) -> TopicDescription:
@@ -218,7 +219,7 @@ class RedisTopics(TopicStore):
         key = key_of(query, batch)
         found = self._look(topic, key)
         if found is None:
-            raise _no_topic(topic)
+            raise no_topic(topic)
         done = found.done is not None
         if not done:
             takes(found.schema, stored_schema(schema), f"topic {topic}")
@@ -226,7 +227,7 @@ class RedisTopics(TopicStore):
                 told = _text(key), key.query, _batch(key), self._time()
                 opened = self._run(OPEN, topic, *told)
                 if not opened:
-                    raise _no_topic(topic)
+                    raise no_topic(topic)
                 done = opened == 2
         return Begun(f"t:{topic}:{key}", done)
 
@@ -375,7 +376,7 @@ class RedisTopics(TopicStore):
         check_query(query)
         check_released(topic, self.heads(topic).latest, offsets)
         if not self._run(RELEASE, topic, short(query), *offsets):
-            raise _no_topic(topic)
+            raise no_topic(topic)
 
     # Cleaning up
 
@@ -482,10 +483,6 @@ class _Staging(PieceWriter):
 
     def now(self) -> float:
         return self._topics.now()
-
-
-def _no_topic(name: str) -> RiverError:
-    return refusal(Code.NO_TOPIC, f"there is no topic {name}")
 
 
 def _text(key: Key) -> str:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ...rpc import RiverError
 from ..protocol import MAX_WHOLE, Code, TxnId, refusal
 from ..store.base import Heads, no_txn
 from ..store.schemas import schema_from_text, takes
@@ -21,6 +22,7 @@ __all__ = [
     "check_same",
     "check_times",
     "key_of",
+    "no_topic",
     "parsed",
     "short",
 ]
@@ -80,6 +82,11 @@ def parsed(text: str) -> tuple[str, Key]:
     if found is None or batch > MAX_WHOLE:
         raise no_txn(text)
     return txn.name, Key(found[1], batch)
+
+
+def no_topic(name: str) -> RiverError:
+    """Return the error for a topic that there is not."""
+    return refusal(Code.NO_TOPIC, f"there is no topic {name}")
 
 
 def check_times(ttl: float, **limits: float) -> None:

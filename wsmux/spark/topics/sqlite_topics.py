@@ -56,6 +56,7 @@ from .rules import (
     check_same,
     check_times,
     key_of,
+    no_topic,
     parsed,
     short,
 )
@@ -131,7 +132,7 @@ class SqliteTopics(TopicStore):
     def _topic(self, db: sqlite3.Connection, name: str) -> Topic:
         found = self._find(db, name)
         if found is None:
-            raise refusal(Code.NO_TOPIC, f"there is no topic {name}")
+            raise no_topic(name)
         return found
 
     def create(self, topic: str, schema: Any, partitions: int | None = None) -> bool:
