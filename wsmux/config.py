@@ -141,13 +141,13 @@ class UserLimits:
 
     connections: int | None = None
     """Connections that a user may have open; a further one gets 429 before the upgrade. A client
-    that returns to a resumable connection takes no place. One that begins one is refused after
-    the upgrade, without a status: only then does it say which of the two it wants."""
+    that returns to a resumable connection takes no place."""
 
     connects_per_minute: int | None = None
     """Connections that a user may begin, ended or open; a further one gets 429, with the seconds
-    to wait in ``Retry-After``. Refused ones do not count. Each WebSocket does over which a client
-    returns to a resumable connection: ``Resume.grace`` must be longer than the wait for one."""
+    to wait in ``Retry-After``. Refused ones do not count. A WebSocket over which a client returns
+    to a resumable connection does not either, up to ten times as many in a minute; one by which it
+    asks for a connection that does not exist does."""
 
     streams_per_minute: int | None = None
     """Streams that a user may open, over all connections; a further one is refused, which raises

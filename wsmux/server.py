@@ -21,19 +21,24 @@ from .endpoints.connection_options import (
 from .endpoints.resumable_sessions import ResumableSessions
 from .endpoints.shutdown import REASON, end_connections
 from .endpoints.stream_handlers import StreamHandler
-from .endpoints.user_limits import Users
+from .endpoints.user_limits import UserPlace, Users
 from .exceptions import CloseCode, HandshakeError
 from .handshake.access import Access, Authorize, TokenCheck, authorized, check_authorize
 from .handshake.origin import allowed_origins
 from .handshake.request import Request
 from .handshake.resume_line import asks_to_resume
 from .handshake.tcp import SCHEME
-from .handshake.websocket_server import check_request, check_upgrade, request_of
+from .handshake.websocket_server import (
+    asks_to_return,
+    check_request,
+    check_upgrade,
+    request_of,
+)
 from .mux.connection import Connection, StartOn
 from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
-from .protocols.registry import is_resumable, resumable, served_protocols
+from .protocols.registry import resumable, served_protocols
 from .runtime.deadline import Deadline
 from .runtime.hints import field_hints
 from .runtime.logs import logger
@@ -176,8 +181,7 @@ class Server(Acceptor):
             offered = check_upgrade(environ, self._origins)
             self._access.check(environ)
             returns = self._guest().returns
-            # The first offer that is served is chosen, and a client that returns has one alone.
-            if returns and not set(offered[:1]) & set(resumable(self._protocols)):
+            if returns and not asks_to_return(environ):
                 raise HandshakeError(FULL, 503)
             if self._take(sock, environ, offered):
                 return None
@@ -185,9 +189,15 @@ class Server(Acceptor):
                 environ, self._protocols, self._origins, self._sessions is not None
             )
             request = self._authorized(request)
-            options = self._entered(request, protocol, held)
+            place = self._entered(request, environ, held)
+            options = self._connection_options
+            if place is not None:
+                options = replace(options, admit_stream=place.take_stream)
             sock = self._upgrade(sock, environ, protocol)
-            return self._accepted(sock, protocol, request, deadline, options)
+            connection = self._accepted(sock, protocol, request, deadline, options)
+            if connection is None and place is not None:
+                place.returned()
+            return connection
         except (HandshakeError, OSError, RuntimeError) as error:
             if isinstance(error, HandshakeError):
                 audit.refused(request, host_of(address), error.status, str(error))
@@ -208,21 +218,23 @@ class Server(Acceptor):
             _log.exception("%s: authorize= failed", self.url)
             raise HandshakeError("internal error", 500) from error
 
-    def _entered(self, request: Request, protocol: str, held: ExitStack) -> ConnectionOptions:
-        """Count a connection of a user, and return its options.
+    def _entered(
+        self, request: Request, environ: dict[str, Any], held: ExitStack
+    ) -> UserPlace | None:
+        """Count a connection of a user, and return its place.
 
         Raises:
             HandshakeError: it is one too many.
         """
         if self._users is None or request.user is None:
-            return self._connection_options
+            return None
         sessions = self._sessions
-        returns = sessions is not None and sessions.may_return() and is_resumable(protocol)
+        returns = sessions is not None and sessions.may_return() and asks_to_return(environ)
         place = self._users.enter(request.user, returns)
         held.callback(place.leave)
         if place.returns:
             self._guest().returns = True
-        return replace(self._connection_options, admit_stream=place.take_stream)
+        return place
 
     def _start(self, sock: socket.socket, address: Any) -> None:
         try:

@@ -112,6 +112,34 @@ def test_connections_of_a_minute_are_counted_in_all_processes(
     two.enter("bob").leave()
 
 
+def test_who_has_returned_has_begun_nothing_in_any_process(
+    server: RedisServer, process: Process
+) -> None:
+    one, two = (process(server.url, connects_per_minute=2) for _ in range(2))
+    one.enter("ann")
+    for _ in range(10):
+        two.enter("ann", may_return=True).returned()
+    wait_for(lambda: entered(two))
+    refused(one)
+
+
+def test_who_may_begin_no_more_in_any_process_may_still_return(
+    server: RedisServer, process: Process
+) -> None:
+    one, two = (process(server.url, connects_per_minute=1, connections=5) for _ in range(2))
+    first = one.enter("ann")
+    for _ in range(10):
+        place = two.enter("ann", may_return=True)
+        assert place.returns
+        place.returned()
+    with pytest.raises(wsmux.HandshakeError, match="1 connections in a minute"):
+        two.enter("ann", may_return=True)
+    refused(two)
+    first.leave()
+    assert len(two) == 1  # it has returned often, and that is remembered
+    refused(one)
+
+
 def test_what_another_process_prevents_is_not_counted_here(
     server: RedisServer, process: Process
 ) -> None:

@@ -115,6 +115,58 @@ def test_no_more_wait_to_return_than_a_few_for_each_connection() -> None:
     assert not counts.enter("ann").returns
 
 
+def test_who_has_returned_has_begun_nothing() -> None:
+    counts = users(connects_per_minute=2)
+    counts.enter("ann")
+    for _ in range(20):
+        counts.enter("ann", may_return=True).returned()
+    counts.enter("ann")
+    refused(counts)
+
+
+def test_who_may_begin_no_more_may_still_return(advance: Advance) -> None:
+    counts = users(connects_per_minute=1)
+    counts.enter("ann")
+    for _ in range(user_limits.RETURNS):
+        place = counts.enter("ann", may_return=True)
+        assert place.returns
+        place.returned()
+    with pytest.raises(wsmux.HandshakeError, match="in a minute; try again in 6 s") as caught:
+        counts.enter("ann", may_return=True)
+    assert (caught.value.status, caught.value.retry_after) == (429, pytest.approx(6.0))
+    refused(counts)
+    advance(6.0)
+    assert counts.enter("ann", may_return=True).returns
+
+
+def test_who_only_says_that_it_returns_is_counted() -> None:
+    counts = users(connects_per_minute=2)
+    for _ in range(2 + 2 * user_limits.RETURNS):
+        counts.enter("ann", may_return=True).leave()  # its HELLO was refused
+    with pytest.raises(wsmux.HandshakeError, match="in a minute"):
+        counts.enter("ann", may_return=True)
+
+
+def test_who_returns_more_often_than_that_begins_connections() -> None:
+    counts = users(connects_per_minute=2)
+    for _ in range(2 * user_limits.RETURNS):
+        counts.enter("ann", may_return=True).returned()
+    counts.enter("ann", may_return=True).returned()
+    counts.enter("ann")
+    refused(counts)
+
+
+def test_what_is_refused_to_return_is_not_counted() -> None:
+    counts = users(connections=1, connects_per_minute=1)
+    held = [counts.enter("ann", may_return=True) for _ in range(3)]
+    for _ in range(100):
+        with pytest.raises(wsmux.HandshakeError, match="of this user are open"):
+            counts.enter("ann", may_return=True)
+    for each in held[1:]:
+        each.leave()
+    assert counts.enter("ann", may_return=True).returns
+
+
 def test_streams_of_a_minute_are_of_all_connections_of_a_user(advance: Advance) -> None:
     counts = users(streams_per_minute=3)
     one, two, other = counts.enter("ann"), counts.enter("ann"), counts.enter("bob")
@@ -258,11 +310,29 @@ def test_a_client_of_a_server_resumes_without_a_second_place() -> None:
         for count in range(1, 3):
             proxy.reset()
             wait_for(lambda count=count: connection.stats().reconnects == count)
-        with pytest.raises(wsmux.HandshakeError, match="or as this user may have"):
-            wsmux.connect(server.url, timeout=WAIT, headers=headers, resume=True)
-        with pytest.raises(wsmux.HandshakeError, match="of this user are open"):
-            wsmux.connect(server.url, timeout=WAIT, headers=headers)
+        for resume in (True, False):
+            with pytest.raises(wsmux.HandshakeError, match="of this user are open") as caught:
+                wsmux.connect(server.url, timeout=WAIT, headers=headers, resume=resume)
+            assert caught.value.status == 429
         assert [each.user for each in server.connections] == ["ann"]
+
+
+def test_a_client_of_a_server_resumes_as_often_as_it_is_cut() -> None:
+    limits = wsmux.UserLimits(connects_per_minute=1)
+    options: dict[str, Any] = {"authorize": by_header, "user_limits": limits, "resume": True}
+    headers = {"X-User": "ann"}
+    with (
+        wsmux.serve(stream_handler=echo, **options) as server,
+        FaultProxy(server.port) as proxy,
+        wsmux.connect(proxy.url, timeout=WAIT, headers=headers, resume=True) as connection,
+    ):
+        for count in range(1, 4):
+            proxy.reset()
+            wait_for(lambda count=count: connection.stats().reconnects == count)
+        for resume in (True, False):
+            with pytest.raises(wsmux.HandshakeError, match="1 connections in a minute") as caught:
+                wsmux.connect(server.url, timeout=WAIT, headers=headers, resume=resume)
+            assert caught.value.status == 429
 
 
 def connects(connect: Callable[[str], wsmux.Connection]) -> bool:

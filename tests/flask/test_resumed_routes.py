@@ -102,6 +102,27 @@ def test_a_client_that_returns_to_a_server_that_drains_learns_it_at_once() -> No
         draining.result(WAIT)
 
 
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_client_that_begins_at_a_server_that_drains_is_refused_before_the_upgrade(
+    resume: bool,
+) -> None:
+    """So that a balancer, or the client, tries another worker."""
+    with (
+        site() as (mux, proxy),
+        wsmux.connect(f"{proxy.url}/echo", resume=True) as connection,
+        connection.open_stream() as stream,
+    ):
+        stream.write(b"open")
+        assert stream.read(4) == b"open"
+        draining = in_thread(mux.shutdown, 10 * WAIT)
+        wait_for(lambda: goes_away(connection))
+        with pytest.raises(wsmux.HandshakeError, match="the server shuts down") as caught:
+            wsmux.connect(f"{proxy.url}/echo", timeout=WAIT, resume=resume)
+        assert caught.value.status == 503
+        stream.reset()
+        draining.result(WAIT)
+
+
 def goes_away(connection: wsmux.Connection) -> bool:
     """Return whether the other side opens no streams any more."""
     try:

@@ -121,11 +121,25 @@ def test_a_resumed_connection_needs_no_second_place() -> None:
             proxy.reset()
             wait_for(lambda count=count: connection.stats().reconnects == count)
         assert len(mux.connections) == 1
-        with pytest.raises(wsmux.HandshakeError, match="as many connections are open"):
-            connect(f"{proxy.url}/echo", resume=True)
-        with pytest.raises(wsmux.HandshakeError, match="of this user are open"):
-            connect(f"{proxy.url}/echo")
+        for resume in (True, False):
+            with pytest.raises(wsmux.HandshakeError, match="of this user are open") as caught:
+                connect(f"{proxy.url}/echo", resume=resume)
+            assert caught.value.status == 429
         connect(f"{proxy.url}/echo", "bob", resume=True).close()
+
+
+def test_a_resumed_connection_is_not_one_more_in_a_minute() -> None:
+    with (
+        site(wsmux.UserLimits(connects_per_minute=1), resume=True) as (_, proxy),
+        connect(f"{proxy.url}/echo", resume=True) as connection,
+    ):
+        for count in range(1, 4):
+            proxy.reset()
+            wait_for(lambda count=count: connection.stats().reconnects == count)
+        for resume in (True, False):
+            with pytest.raises(wsmux.HandshakeError, match="1 connections in a minute") as caught:
+                connect(f"{proxy.url}/echo", resume=resume)
+            assert caught.value.status == 429
 
 
 def test_a_route_whose_users_have_no_names_is_an_error() -> None:

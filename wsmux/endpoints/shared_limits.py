@@ -102,16 +102,20 @@ return finish('in', ms(due('streams') - now))
 """
 
 # KEYS: the user. ARGV: milliseconds of a lease, the streams of a minute (0 for any number), the
-# streams since the last report, how many connections have ended, these, and those that are open.
-# Returns the milliseconds by which streams are ahead. Ten minutes are remembered at most.
+# streams since the last report, milliseconds by which the rate of connections is free earlier, how
+# many connections have ended, these, and those that are open. Returns the milliseconds by which
+# streams are ahead. Ten minutes are remembered at most.
 _REPORT = f"""{_BEGIN}
 local lease, rate, count = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-for at = 5, 4 + ARGV[4] do redis.call('ZREM', key, ARGV[at]) end
-for at = 5 + ARGV[4], #ARGV do redis.call('ZADD', key, now + lease, ARGV[at]) end
+for at = 6, 5 + ARGV[5] do redis.call('ZREM', key, ARGV[at]) end
+for at = 6 + ARGV[5], #ARGV do redis.call('ZADD', key, now + lease, ARGV[at]) end
 if rate > 0 and count > 0 then
   local ahead = math.min(due('streams') - now + count * 60000 / rate, 600000)
   redis.call('ZADD', key, now + ahead, 'streams')
 end
+local connects = due('connects') - ARGV[4]
+if ARGV[4] ~= '0' and connects > now then redis.call('ZADD', key, connects, 'connects') end
+if ARGV[4] ~= '0' and connects <= now then redis.call('ZREM', key, 'connects') end
 return finish(ms(due('streams') - now))
 """
 
@@ -145,6 +149,7 @@ class _Report(NamedTuple):
 
     user: str
     streams: int
+    returned: int
     ended: list[str]
     open: list[str]
 
@@ -188,6 +193,7 @@ class SharedCounts:
         self._open: dict[str, set[str]] = {}  # the connections of each user
         self._ended: dict[str, list[str]] = {}  # and those to be removed
         self._streams: dict[str, int] = {}  # of each user, not reported yet
+        self._returned: dict[str, int] = {}  # connections that were none, as the client returned
         self._stale: set[str] = set()  # users whose connections are to be told
         self._renewal = self._reported = 0.0
         self._quiet_until = 0.0
@@ -235,6 +241,13 @@ class SharedCounts:
             if not self._streams:
                 self._changed.notify_all()
             self._streams[user] = self._streams.get(user, 0) + 1
+
+    def give_back(self, user: str) -> None:
+        """Give back what a connection has taken of the rate of connections. Never blocks."""
+        with self._changed:
+            if not self._closed:
+                self._returned[user] = self._returned.get(user, 0) + 1
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Remove what this process has counted. Blocks for a second at most; may be repeated."""
@@ -288,6 +301,7 @@ class SharedCounts:
         with self._changed:
             self._ended.clear()  # their leases end
             self._streams.clear()
+            self._returned.clear()
             self._stale.update(self._open)
         self._be_quiet(why)
 
@@ -321,7 +335,7 @@ class SharedCounts:
                 told = self._take_reports(now)
                 if asked or told:
                     return asked, told
-                busy = self._open or self._ended or self._streams
+                busy = self._open or self._ended or self._streams or self._returned
                 if self._closed or (now >= idle_until and not busy):
                     self._thread = None
                     return [], []
@@ -329,7 +343,7 @@ class SharedCounts:
 
     def _due(self, idle_until: float) -> float:
         """Return when there may be something to tell, if nothing changes."""
-        times = [self._quiet_until] if self._stale or self._ended else []
+        times = [self._quiet_until] if self._stale or self._ended or self._returned else []
         if self._streams:
             times.append(max(self._quiet_until, self._reported + REPORT))
         times.append(max(self._quiet_until, self._renewal) if self._open else idle_until)
@@ -349,7 +363,7 @@ class SharedCounts:
         if now >= self._renewal:
             self._stale.update(self._open)
             self._renewal = now + RENEWAL
-        users = set(self._stale) | set(self._ended)
+        users = set(self._stale) | set(self._ended) | set(self._returned)
         if now >= self._reported + REPORT or self._closed:
             users |= set(self._streams)
         told = []
@@ -361,6 +375,7 @@ class SharedCounts:
                 _Report(
                     user,
                     self._streams.pop(user, 0),
+                    self._returned.pop(user, 0),
                     self._ended.pop(user, []),
                     sorted(self._open.get(user, ())),
                 )
@@ -405,6 +420,8 @@ class SharedCounts:
 
     def _report_command(self, report: _Report) -> tuple[Any, ...]:
         counted = self._limits.connections is not None
+        rate = self._limits.connects_per_minute
+        earlier = 0 if rate is None else report.returned * 60_000 / rate
         return (
             "EVAL",
             _REPORT,
@@ -413,6 +430,7 @@ class SharedCounts:
             int(LEASE * 1000),
             self._limits.streams_per_minute or 0,
             report.streams,
+            earlier,
             len(report.ended),
             *report.ended,
             *(report.open if counted else ()),

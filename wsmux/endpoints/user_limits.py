@@ -32,6 +32,9 @@ PERIOD = 60.0
 # attempt begins the next before the server knows.
 RETURNING = 2
 
+# How many times as often as a user may begin connections, it may return to those that it has.
+RETURNS = 10
+
 # Seconds of a period that rounding may take.
 ROUNDING = 1e-6
 
@@ -42,18 +45,19 @@ class _User:
     Attributes:
         connections: those that are open.
         returning: clients that may only return to one of them, and have not said to which.
-        connects_due, streams_due: when the whole rate will be free again.
+        connects_due, returns_due, streams_due: when the whole rate will be free again.
     """
 
-    __slots__ = ("connections", "connects_due", "returning", "streams_due")
+    __slots__ = ("connections", "connects_due", "returning", "returns_due", "streams_due")
 
     def __init__(self) -> None:
         self.connections = self.returning = 0
-        self.connects_due = self.streams_due = 0.0
+        self.connects_due = self.returns_due = self.streams_due = 0.0
 
     def fresh(self, now: float) -> bool:
         """Return whether nothing is to be remembered."""
-        return not self.here() and max(self.connects_due, self.streams_due) <= now
+        due = max(self.connects_due, self.returns_due, self.streams_due)
+        return not self.here() and due <= now
 
     def here(self) -> bool:
         """Return whether there are connections."""
@@ -82,10 +86,16 @@ class UserPlace:
 
     Attributes:
         returns: there is none free: the client may only return to a connection that it has.
+
+    Args:
+        charged: a connection was taken from the rate of the user.
     """
 
-    def __init__(self, users: Users, user: str, counted: _User, returns: bool) -> None:
+    def __init__(
+        self, users: Users, user: str, counted: _User, returns: bool, charged: bool
+    ) -> None:
         self.returns = returns
+        self._charged = charged
         self._users = users
         self._user = user
         self._counted = counted
@@ -103,6 +113,22 @@ class UserPlace:
             self._users.leave(self._user, self._counted, self.returns)
         self._leave_shared()
 
+    def returned(self) -> None:
+        """Leave, as the client has returned to a connection, which has its own place.
+
+        So this was no connection that the user has begun, unless it returns too often.
+        """
+        if self._charged and self._users.take_return(self._counted):
+            self._give_back()
+            if self._shared is not None:
+                self._users.give_back_shared(self._user)
+        self.leave()
+
+    def _give_back(self) -> None:
+        if self._charged:
+            self._charged = False
+            self._users.give_back(self._counted)
+
     def _leave_shared(self) -> None:
         if self._shared is not None:
             self._users.leave_shared(self._user, self._shared)
@@ -118,15 +144,18 @@ class UserPlace:
         try:
             self._shared, answer = shared.enter(self._user, may_return)
             verdict = "" if answer is None else answer.verdict
-            if answer is not None and verdict == "often":
+            often = answer is not None and verdict == "often"
+            if answer is not None and often and not may_return:
                 raise _too_often(limits, answer.seconds)
             if verdict == "full":
                 raise _too_many(limits)
-            if verdict == "returns" and not self.returns:
-                self._users.turn_back(self._counted)
+            if often or verdict == "returns":
+                self._users.turn_back(self._counted, often)
                 self.returns = True
+            if often:
+                self._give_back()
         except BaseException:
-            self._users.take_back(self._counted)
+            self._give_back()
             self.leave()
             raise
         if self.returns:
@@ -180,45 +209,52 @@ class Users:
             HandshakeError: it is one too many, with 429. Nothing is counted then.
         """
         place = self._enter(user, may_return)
-        if self._shared is not None:
+        if self._shared is not None and not place.returns:
             place.share(self._shared, may_return)
         return place
 
     def _enter(self, user: str, may_return: bool) -> UserPlace:
         limits, now = self.limits, clock.monotonic()
+        rate, most = limits.connects_per_minute, limits.connections
         with self._lock:
             found = self._present.get(user) or self._absent.get(user) or _User()
-            due = found.connects_due
-            if limits.connects_per_minute is not None:
-                due, wait = _taken(due, limits.connects_per_minute, now)
-                if wait:
-                    raise _too_often(limits, wait)
-            returns = limits.connections is not None and found.connections >= limits.connections
-            if returns and not may_return:
+            due, wait = (0.0, 0.0) if rate is None else _taken(found.connects_due, rate, now)
+            if wait and not may_return:
+                raise _too_often(limits, wait)
+            full = most is not None and found.connections >= most
+            if full and not may_return:
                 raise _too_many(limits)
-            if returns:
-                self._return_locked(found)
+            if full or wait:
+                self._return_locked(found, bool(wait))
             else:
                 found.connections += 1
-            found.connects_due = due
+            charged = rate is not None and not wait
+            if charged:
+                found.connects_due = due
             self._absent.pop(user, None)
             self._present[user] = found
-            return UserPlace(self, user, found, returns)
+            return UserPlace(self, user, found, bool(full or wait), charged)
 
-    def _return_locked(self, found: _User) -> None:
+    def _return_locked(self, found: _User, often: bool) -> None:
         most = self.limits.connections
         if most is not None and found.returning >= RETURNING * most:
             raise _too_many(self.limits)
+        wait = self._take_return_locked(found) if often else 0.0
+        if wait:
+            raise _too_often(self.limits, wait)
         found.returning += 1
 
-    def turn_back(self, found: _User) -> None:
+    def turn_back(self, found: _User, often: bool) -> None:
         """Count a client as one that may only return.
+
+        Args:
+            often: the reason is that its user has begun too many connections.
 
         Raises:
             HandshakeError: there are too many of these; it is counted as it was.
         """
         with self._lock:
-            self._return_locked(found)
+            self._return_locked(found, often)
             found.connections -= 1
 
     def leave(self, user: str, found: _User, returns: bool) -> None:
@@ -246,8 +282,27 @@ class Users:
         if self._shared is not None:
             self._shared.leave(user, connection)
 
-    def take_back(self, found: _User) -> None:
-        """Give back what a connection that is refused has taken of its user's rate."""
+    def _take_return_locked(self, found: _User) -> float:
+        """Take one return of a minute; return the seconds to wait, if there is none left."""
+        rate = self.limits.connects_per_minute
+        assert rate is not None
+        due, wait = _taken(found.returns_due, RETURNS * rate, clock.monotonic())
+        if not wait:
+            found.returns_due = due
+        return wait
+
+    def take_return(self, found: _User) -> bool:
+        """Count a client that has returned; return false if its user does so too often."""
+        with self._lock:
+            return not self._take_return_locked(found)
+
+    def give_back_shared(self, user: str) -> None:
+        """Give back what a connection has taken of its user's rate in all processes."""
+        if self._shared is not None:
+            self._shared.give_back(user)
+
+    def give_back(self, found: _User) -> None:
+        """Give back what a connection has taken of its user's rate."""
         rate = self.limits.connects_per_minute
         if rate is not None:
             with self._lock:

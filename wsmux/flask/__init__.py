@@ -49,11 +49,11 @@ from ..endpoints.user_limits import Users
 from ..exceptions import CloseCode, HandshakeError, NoThreadError
 from ..handshake.access import Authorize, check_authorize
 from ..handshake.origin import allowed_origins
-from ..handshake.websocket_server import check_request
+from ..handshake.websocket_server import asks_to_return, check_request
 from ..mux.connection import Connection, StartOn
 from ..mux.error_codes import CodeToReason, ReasonToCode
 from ..protocols.bymux_state import BymuxState
-from ..protocols.registry import is_resumable, served_protocols
+from ..protocols.registry import served_protocols
 from ..runtime.deadline import Deadline
 from ..runtime.hints import field_hints
 from ..runtime.lazy_imports import lazy_names
@@ -335,7 +335,8 @@ class Mux:
         def check(environ: dict[str, Any]) -> str:
             resumes = self._sessions is not None
             protocol = check_request(environ, self._protocols, self._origins, resumes)
-            if not is_resumable(protocol):  # a client that returns is told what it has lost
+            # A client that returns is told what it has lost.
+            if not asks_to_return(environ):
                 self._served.check()
             return protocol
 
@@ -367,7 +368,7 @@ class Mux:
                 return
             if isinstance(accepted, OneShotEvent):
                 if place is not None:
-                    place.leave()  # the connection that it returns to has one
+                    place.returned()
                 if not detaches:
                     accepted.wait()  # the socket belongs to this request, too
                 return

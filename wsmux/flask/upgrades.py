@@ -17,7 +17,7 @@ from ..exceptions import HandshakeError, NoThreadError
 from ..handshake.access import Authorize, authorized
 from ..handshake.admission import Admission
 from ..handshake.request import Request
-from ..handshake.websocket_server import accept, leave_server, request_of
+from ..handshake.websocket_server import accept, asks_to_return, leave_server, request_of
 from ..protocols.registry import is_resumable
 from ..runtime import fork
 from ..runtime.logs import logger
@@ -129,8 +129,9 @@ class Upgrades:
             try:
                 wire = check(environ)
                 resumes = wire is not None and is_resumable(wire)
-                may_return = resumes and (passes or bool(sessions))
-                spare = sessions if detached and resumes else 0
+                returning = asks_to_return(environ)
+                may_return = returning and (passes or bool(sessions))
+                spare = sessions if detached and returning else 0
                 guest = self._admission.admit(environ, spare)
                 asked = request_of(environ)  # behind a trusted proxy, with the client's address
                 held.callback(self._admission.leave, guest)

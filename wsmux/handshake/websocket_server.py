@@ -33,6 +33,7 @@ __all__ = [
     "WANTED_VERSION",
     "Accepted",
     "accept",
+    "asks_to_return",
     "check_request",
     "check_upgrade",
     "is_upgrade",
@@ -192,6 +193,17 @@ def check_request(
         return protocols[0]
     names = ", ".join(served) or "no subprotocol at all"
     raise HandshakeError(f"no common subprotocol; this address serves {names}", 400)
+
+
+def asks_to_return(environ: Mapping[str, Any]) -> bool:
+    """Return whether the client of a checked request may mean a connection that it has already.
+
+    One that returns offers the subprotocol of that connection alone. One that begins a connection
+    offers its wire as well, for a server that does not resume; but for ``js-ws``, whose wire has no
+    subprotocol.
+    """
+    offered = _words(environ, "HTTP_SEC_WEBSOCKET_PROTOCOL")
+    return bool(offered) and all(map(is_resumable, offered))
 
 
 def _is_key(key: str) -> bool:
