@@ -1,4 +1,4 @@
-"""A string given for a collection of strings is refused where it is given, with the right form."""
+"""What is no argument is refused where it is given, with what would do."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux import rpc
+from wsmux import rpc, spark
 from wsmux.bus.client import Client
 from wsmux.bus.gateway.gateway import Peer
 from wsmux.bus.relay.relay import Relay
 from wsmux.bus.twins.sources import twins_from
 from wsmux.bus.wire.keys import Identity
+from wsmux.cluster import Cluster
 from wsmux.flask import Mux, debug_blueprint
 from wsmux.handshake.access import Access
 from wsmux.rpc.schema.document import serialize
-from wsmux.runtime.arguments import strings
+from wsmux.runtime.arguments import check_seconds, strings
 from wsmux.testing import LockOrder
 from wsmux.tunnel.allow import AllowList
 from wsmux.tunnel.programs import Programs
@@ -137,6 +138,70 @@ def test_a_wrong_argument_leaves_no_port_behind() -> None:
         with pytest.raises((TypeError, ValueError)):
             wsmux.serve(print, port=port, **arguments)  # type: ignore[arg-type]
     wsmux.serve(print, port=port).shutdown()
+
+
+# Seconds that cannot be 0 or less
+
+
+def alone(**given: Any) -> None:
+    with Cluster() as cluster:
+        cluster.counts(**given)
+
+
+def told_by_a_cluster(**given: Any) -> None:
+    with Cluster() as cluster:
+        cluster.status(**given)
+
+
+def uploaded(**given: Any) -> None:
+    spark.upload_bytes(spark.connection(URL), "name", [b""], **given)
+
+
+def called(**given: Any) -> None:
+    spark.rpc(spark.connection(URL), "s.p").rows(**given)
+
+
+# What takes them, and the names of its arguments.
+TIMED: list[tuple[Callable[..., object], list[str]]] = [
+    (check_seconds, ["timeout"]),
+    (alone, ["timeout"]),
+    (told_by_a_cluster, ["timeout", "stalled_after"]),
+    (uploaded, ["timeout"]),
+    (called, ["timeout"]),
+    (lambda **given: spark.connection(URL, **given), ["connect_timeout", "call_timeout"]),
+    (lambda **given: spark.ingest(URL, "dataset", **given), ["timeout"]),
+    (lambda **given: spark.serve_data(**given), ["stream_timeout", "sweep"]),
+    (lambda **given: spark.SqliteTopics(**given), ["ttl", "lock_timeout"]),
+    (lambda **given: spark.RedisTopics("redis://127.0.0.1:1", **given), ["ttl", "timeout"]),
+    (lambda **given: spark.DeltaDatasets(**given), ["lock_timeout"]),
+    (lambda **given: debug_blueprint([], **given), ["stalled_after"]),
+    (lambda **given: wsmux.LiveSocket([], **given), ["stalled_after"]),
+]
+
+
+@each_case
+@pytest.mark.parametrize(
+    ("take", "name"), [(take, name) for take, names in TIMED for name in names]
+)
+@pytest.mark.parametrize("given", [0, -1, -0.5, float("nan")])
+def test_seconds_that_are_none_are_refused(
+    take: Callable[..., object], name: str, given: float
+) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be above 0 seconds, not {given!r}$"):
+        take(**{name: given})
+
+
+@each_case
+@pytest.mark.parametrize(
+    ("take", "name"), [(take, name) for take, names in TIMED for name in names]
+)
+@pytest.mark.parametrize("given", ["5", True, [5]])
+def test_what_is_no_number_of_seconds_is_refused(
+    take: Callable[..., object], name: str, given: Any
+) -> None:
+    told = f"^{name} must be a number of seconds, not {type(given).__name__}$"
+    with pytest.raises(TypeError, match=told):
+        take(**{name: given})
 
 
 # Other arguments of a wrong type, or of none

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 
+import wsmux
 from wsmux.runtime.clock import monotonic
 from wsmux.runtime.deadline import (
     Deadline,
@@ -137,6 +138,18 @@ def test_a_block_bounds_its_own_thread_alone(clock: Clock) -> None:
         thread.start()
         thread.join()
     assert found == [None]
+
+
+def test_a_timeout_that_is_not_a_number_is_refused_wherever_there_is_one() -> None:
+    """Waiting for it would neither end nor block."""
+    ours, theirs = wsmux.pair()
+    with ours, theirs, ours.open_stream() as stream:
+        stream.timeout = float("nan")
+        for call in (ours.accept_stream, ours.wait_drained, ours.ping, ours.open_stream):
+            with pytest.raises(ValueError, match="^a timeout must be a number of seconds or None"):
+                call(float("nan"))
+        with pytest.raises(ValueError, match="^a timeout must be a number of seconds or None"):
+            stream.read(1)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])

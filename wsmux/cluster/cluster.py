@@ -42,6 +42,7 @@ from ..diagnostics.status import STALLED_AFTER, Sources, Watched, fitting_docume
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..runtime import fork
+from ..runtime.arguments import check_seconds
 from ..runtime.backoff import Backoff
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline, call_within
@@ -282,9 +283,7 @@ class Cluster(Closing):
             ValueError: an argument is not above 0.
             Unreachable: Redis has failed.
         """
-        for name, value in (("timeout", timeout), ("stalled_after", stalled_after)):
-            if not value > 0:
-                raise ValueError(f"{name} must be above 0 s, not {value!r}")
+        check_seconds(timeout=timeout, stalled_after=stalled_after)
         return self._running().status(Deadline(timeout), stalled_after)
 
     def counts(self, *, timeout: float = STATUS_TIME) -> ClusterCounts:
@@ -294,8 +293,10 @@ class Cluster(Closing):
         those whose lease ends first are counted.
 
         Raises:
+            ValueError: the timeout is not above 0.
             Unreachable: Redis has failed, or did not answer in time.
         """
+        check_seconds(timeout=timeout)
         return self._running().counts(Deadline(timeout))
 
     # Streams

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..exceptions import NoThreadError
 from ..runtime import fork
+from ..runtime.arguments import check_seconds
 from ..runtime.closing import Leaving
 from ..runtime.files import private_folder
 from ..runtime.logs import logger
@@ -66,8 +67,7 @@ class LiveSocket(Leaving):
     """
 
     def __init__(self, connections: Sources, *, stalled_after: float = STALLED_AFTER) -> None:
-        if not stalled_after > 0:
-            raise ValueError(f"stalled_after must be above 0 s, not {stalled_after!r}")
+        check_seconds(stalled_after=stalled_after)
         self._watched = Watched(connections, sessions=True)
         self._stalled_after = stalled_after
         self._pid = os.getpid()

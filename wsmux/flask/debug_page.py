@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ..diagnostics.status import STALLED_AFTER, Sources, Watched, document
 from ..exceptions import WsmuxError
+from ..runtime.arguments import check_seconds
 from .responses import Blueprint, Response, request
 
 __all__ = ["debug_blueprint"]
@@ -110,8 +111,7 @@ def debug_blueprint(
             f"a token must have at least {SHORTEST_TOKEN} characters; secrets.token_urlsafe() "
             "makes one"
         )
-    if not stalled_after > 0:
-        raise ValueError(f"stalled_after must be above 0 s, not {stalled_after!r}")
+    check_seconds(stalled_after=stalled_after)
     watched = Watched(connections, sessions=True)
     page = Path(__file__).with_name("live.html").read_bytes()
     policy = _policy(page)

@@ -1,10 +1,25 @@
-"""Validate collections of strings that users pass."""
+"""Validate arguments that users pass to several functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["strings"]
+__all__ = ["check_seconds", "strings"]
+
+
+def check_seconds(**times: float) -> None:
+    """Check times, by their names as arguments, of which each has to be longer than 0.
+
+    Raises:
+        TypeError: one is not a number.
+        ValueError: one is not above 0.
+    """
+    for name, value in times.items():
+        if isinstance(value, str | bytes | bool) or not hasattr(value, "__float__"):
+            kind = type(value).__name__
+            raise TypeError(f"{name} must be a number of seconds, not {kind}")
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0 seconds, not {value!r}")
 
 
 def strings(name: str, given: Iterable[str], example: str) -> tuple[str, ...]:

@@ -118,12 +118,18 @@ class Deadline:
 
     Attributes:
         at: when it expires, by the monotonic clock; ``None`` if it never does.
+
+    Raises:
+        ValueError: the timeout is not a number, so that it would neither expire nor wait. One below
+            0 has expired, as what is left of another may have.
     """
 
     __slots__ = ("at",)
 
     def __init__(self, timeout: float | None, *, outlives: bool = False) -> None:
         self.at = None if timeout is None else clock.monotonic() + timeout
+        if self.at != self.at:
+            raise ValueError("a timeout must be a number of seconds or None, not nan")
         ends = None if outlives or _innermost.get() is None else block_end()
         if ends is not None and (self.at is None or ends < self.at):
             self.at = ends

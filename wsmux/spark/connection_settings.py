@@ -38,6 +38,7 @@ from ..mux.stream import Stream
 from ..rpc import Client, Options
 from ..rpc import connect as connect_rpc
 from ..runtime import fork
+from ..runtime.arguments import check_seconds
 from ..runtime.backoff import Backoff, delay_after
 from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, wrong_url
@@ -469,9 +470,7 @@ def connection(
     if not all(isinstance(text, str) and text.isprintable() for text in lines):
         raise ValueError("headers and token= must be strings without line breaks")
     header_lines(headers)  # raises for other invalid headers
-    for name, value in (("connect_timeout", connect_timeout), ("call_timeout", call_timeout)):
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, not {value!r}")
+    check_seconds(connect_timeout=connect_timeout, call_timeout=call_timeout)
     if retries < 0 or retry_backoff < 0:
         raise ValueError("retries and retry_backoff must not be negative")
     return Recipe(

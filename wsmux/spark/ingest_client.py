@@ -32,6 +32,7 @@ from ..exceptions import (
 from ..mux.stream import Stream
 from ..rpc import RiverError
 from ..runtime import fork
+from ..runtime.arguments import check_seconds
 from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline, deadline
 from ..runtime.parking import Condition
@@ -113,8 +114,7 @@ def ingest(
     if not max_unacknowledged > 0:
         raise ValueError(f"max_unacknowledged must be above 0 bytes, not {max_unacknowledged!r}")
     limit = recipe.call_timeout if timeout is None else timeout
-    if not limit > 0:
-        raise ValueError(f"timeout must be above 0 seconds, not {limit!r}")
+    check_seconds(timeout=limit)
     return IngestClient(recipe.link(), dataset, client_id, create, max_unacknowledged, limit)
 
 

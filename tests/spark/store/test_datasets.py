@@ -493,7 +493,7 @@ def test_a_part_needs_memory_for_one_row_group(tmp_path: Path) -> None:
 
 
 def test_times_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="lock_timeout must be above 0, not 0"):
+    with pytest.raises(ValueError, match="lock_timeout must be above 0 seconds, not 0"):
         DeltaDatasets(tmp_path, lock_timeout=0)
     for ttl in (0, math.inf, math.nan):
         with pytest.raises(ValueError, match=f"ttl must be above 0 and finite, not {ttl}"):

@@ -18,6 +18,7 @@ from ...durable import DurableRefused, DurableStream, Refusal
 from ...durable.sender import begun
 from ...exceptions import WsmuxError
 from ...protocols.durable import NO_EPOCH, DurableSender
+from ...runtime.arguments import check_seconds
 from ...runtime.backoff import delay_after
 from ...runtime.deadline import Deadline
 from ..connection_settings import LONGEST_RETRY, Recipe, retry_delay
@@ -81,11 +82,12 @@ def upload_bytes(
             has lost what it had committed, DATA_LOST; it has more than ``chunks``, OTHER_DATA; or
             it could not be reached, as ``Recipe.open_stream`` tells. Exceptions from ``chunks`` are
             raised unchanged.
-        ValueError: the name, the epoch or the buffer is not allowed.
+        ValueError: the name, the epoch, the timeout or the buffer is not allowed.
     """
     if buffer < 1:
         raise ValueError(f"buffer must be at least 1 byte, not {buffer}")
     time_limit = recipe.call_timeout if timeout is None else timeout
+    check_seconds(timeout=time_limit)
     return _Upload(recipe, name, chunks, epoch, stream, time_limit, buffer).run()
 
 

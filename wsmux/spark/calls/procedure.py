@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...config import MIB
+from ...runtime.arguments import check_seconds
 from ..connection_settings import Recipe
 from ..ddl import ddl_of
 from .arrow_batches import ArrowCalls
@@ -210,8 +211,7 @@ class Procedure:
 
     def _timeout(self, timeout: float | None) -> float:
         seconds = self.target.recipe.call_timeout if timeout is None else timeout
-        if not seconds > 0:
-            raise ValueError(f"timeout must be above 0, not {timeout!r}")
+        check_seconds(timeout=seconds)
         return seconds
 
 

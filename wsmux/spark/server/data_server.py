@@ -24,6 +24,7 @@ from ...endpoints.acceptor import DRAIN, MAX_CONNECTIONS, listen
 from ...endpoints.connection_options import ConnectionOptions, resume_options
 from ...handshake.access import Access, TokenCheck, is_loopback
 from ...rpc import RpcHandler, Service, Serving, SessionInfo, handler
+from ...runtime.arguments import check_seconds
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
@@ -132,6 +133,7 @@ class DataServer(Server):
         rpc: Serving | None = None,
     ) -> None:
         access = Access(token)
+        check_seconds(sweep=sweep, stream_timeout=DAY if stream_timeout is None else stream_timeout)
         self._own = _own_streams(datasets, topics, limits or Limits(), ingest or GroupCommit())
         self._topics = topics
         self._stores = [store for store in (datasets, topics) if store is not None]

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ...rpc import RiverError
+from ...runtime.arguments import check_seconds
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, is_name, refusal
@@ -120,8 +121,7 @@ class DeltaDatasets(DatasetStore):
     ) -> None:
         if not 0 < ttl < math.inf:
             raise ValueError(f"ttl must be above 0 and finite, not {ttl!r}")
-        if not lock_timeout > 0:
-            raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
+        check_seconds(lock_timeout=lock_timeout)
         if auto_optimize is not None and auto_optimize < 2:
             text = "auto_optimize must be 2 files or more, or None for never"
             raise ValueError(f"{text}, not {auto_optimize!r}")

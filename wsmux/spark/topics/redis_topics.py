@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ...config import MIB
 from ...rpc import RiverError
 from ...runtime import fork
+from ...runtime.arguments import check_seconds
 from ...runtime.lazy_imports import pa
 from ..protocol import Code, Receipt, check_name, is_name, refusal
 from ..source.ranges import overlaps
@@ -67,7 +68,6 @@ from .rules import (
     check_query,
     check_released,
     check_same,
-    check_times,
     key_of,
     no_topic,
     parsed,
@@ -127,7 +127,7 @@ class RedisTopics(TopicStore):
         timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        check_times(ttl, timeout=timeout)
+        check_seconds(ttl=ttl, timeout=timeout)
         if not is_name(namespace):
             text = f"namespace must be 1 to 128 of A-Z a-z 0-9 . _ -, not {namespace!r:.160}"
             raise ValueError(text)

@@ -20,7 +20,6 @@ __all__ = [
     "check_query",
     "check_released",
     "check_same",
-    "check_times",
     "key_of",
     "no_topic",
     "parsed",
@@ -87,13 +86,6 @@ def parsed(text: str) -> tuple[str, Key]:
 def no_topic(name: str) -> RiverError:
     """Return the error for a topic that there is not."""
     return refusal(Code.NO_TOPIC, f"there is no topic {name}")
-
-
-def check_times(ttl: float, **limits: float) -> None:
-    """Raise ``ValueError`` unless all of these seconds are above 0."""
-    for name, value in {"ttl": ttl, **limits}.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, not {value!r}")
 
 
 def check_partitions(partitions: int | None) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...rpc import RiverError
+from ...runtime.arguments import check_seconds
 from ...runtime.files import sync_path
 from ...runtime.lazy_imports import pa, pc
 from ...runtime.logs import logger
@@ -54,7 +55,6 @@ from .rules import (
     check_query,
     check_released,
     check_same,
-    check_times,
     key_of,
     no_topic,
     parsed,
@@ -98,7 +98,7 @@ class SqliteTopics(TopicStore):
         lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        check_times(ttl, lock_timeout=lock_timeout)
+        check_seconds(ttl=ttl, lock_timeout=lock_timeout)
         poll: float | None = POLL
         if directory is None:
             directory, sync, poll = temporary_directory(self, "topics"), False, None
