@@ -70,7 +70,7 @@ def test_messages_are_published_and_printed(server: RedisServer) -> None:
         (("open",), b"name a connection: wsmux cluster open NAME"),
         (("subscribe",), b"name a topic: wsmux cluster subscribe NAME"),
         (("who", "a", "b"), b"a message is for 'wsmux cluster publish'"),
-        (("who", "--redis", "http://x"), b"scheme"),
+        (("who", "--redis", "http://x"), b"expected the URL of a Redis"),
         (("subscribe", "t", "--since", "noon"), b"'new', 'oldest' or a position"),
     ],
 )

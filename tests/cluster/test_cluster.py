@@ -724,7 +724,7 @@ def test_coming_and_going_leaves_nothing(server: RedisServer, namespace: str, pa
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"url": "http://localhost"}, "scheme"),
+        ({"url": "http://localhost"}, "expected the URL of a Redis, such as redis://"),
         ({"namespace": ""}, "namespace has 1 to 256 bytes"),
         ({"listen": "127.0.0.1:0"}, "listen= needs key="),
         ({"listen": "127.0.0.1", "key": KEY}, "listen must be host:port"),

@@ -413,7 +413,9 @@ def test_a_forked_child_counts_anew(server: RedisServer, process: Process) -> No
 
 @pytest.mark.parametrize("url", ["redis://host:port", "redis://:hidden/word@host"])
 def test_a_url_of_something_else_is_refused_at_once(url: str) -> None:
-    with pytest.raises(ValueError, match=r"^UserLimits.redis is no URL of a Redis: ") as caught:
+    with pytest.raises(
+        ValueError, match=r"^UserLimits.redis: expected the URL of a Redis"
+    ) as caught:
         Users(wsmux.UserLimits(redis=url))
     assert "hidden" not in "".join(traceback.format_exception(caught.value))
 

@@ -66,7 +66,7 @@ def test_a_job_writes_and_reads(spark: Any, served: tuple[str, list[int]]) -> No
             "would be seen by everybody on this machine: set AWS_SECRET_ACCESS_KEY in the environ",
         ),
         (["s3://b/p", "--storage-option", "aws_region"], "expected KEY=VALUE"),
-        (["directory", "--topics", "http://b"], "one of the following schemes (redis://"),
+        (["directory", "--topics", "http://b"], "expected the URL of a Redis, such as redis://"),
         (
             ["s3://b/p", "--retention", "rows=5"],
             "retention is for topics, and there are none in S3",

@@ -23,7 +23,7 @@ from ..helpers.redis_server import RedisServer
 
 @pytest.mark.parametrize("url", ["", "localhost:6379", "http://localhost", "redis:/x", "6379"])
 def test_what_is_no_url_of_redis_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="scheme"):
+    with pytest.raises(ValueError, match="^expected the URL of a Redis, such as redis://"):
         redis_client(url)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .cat import Copy, add_copying
+from .redis_urls import PASSWORD_HELP, with_password
 from .terminal import CommandError, emit, positive_int, talk
 
 if TYPE_CHECKING:
@@ -42,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "message", nargs="?", help="with publish: a text; each line of stdin without it"
     )
-    parser.add_argument("-r", "--redis", default=REDIS, metavar="URL", help=f"by default {REDIS}")
+    parser.add_argument(
+        "-r",
+        "--redis",
+        default=REDIS,
+        metavar="URL",
+        help=f"by default {REDIS}; {PASSWORD_HELP}",
+    )
     add_cluster(parser)
     parser.add_argument(
         "--since",
@@ -76,7 +83,7 @@ def cluster_of(redis: str, args: argparse.Namespace) -> Cluster:
     from ..cluster import Cluster
 
     key = None if args.key_file is None else args.key_file.read_text().strip()
-    return Cluster(redis, namespace=args.namespace, key=key)
+    return Cluster(with_password(redis), namespace=args.namespace, key=key)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .redis_urls import PASSWORD_HELP, with_password
 from .terminal import CommandError, emit, seconds, talk
 from .twins import add_twins, sources
 
@@ -59,7 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relay", action="append", required=True, metavar="URL", help="ws:// or wss://; up to 4"
     )
-    parser.add_argument("-r", "--redis", default=REDIS, metavar="URL", help=f"by default {REDIS}")
+    parser.add_argument(
+        "-r",
+        "--redis",
+        default=REDIS,
+        metavar="URL",
+        help=f"by default {REDIS}; {PASSWORD_HELP}",
+    )
     parser.add_argument(
         "--no-update", action="store_true", help="do not update the record of the twin"
     )
@@ -117,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             identity,
             args.relay,
             texts,
-            args.redis,
+            with_password(args.redis),
             twin=args.twin,
             update=not args.no_update,
             uploads=(args.upload_dir or args.uploads) if args.uploads else None,

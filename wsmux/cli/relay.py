@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from .addresses import add_host_and_port, add_tls, server_tls
+from .redis_urls import PASSWORD_HELP, with_password
 from .terminal import CommandError, emit, positive_int, seconds, talk
 from .twins import add_twins, sources
 
@@ -162,7 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--redis",
         metavar="URL",
         help="queue messages in Redis, in memory by default; relays that share a database take "
-        "over each other's forwarding, so they need the same --route",
+        f"over each other's forwarding, so they need the same --route; {PASSWORD_HELP}",
     )
     parser.add_argument(
         "--fast",
@@ -248,7 +249,7 @@ def run(args: argparse.Namespace) -> int:
     """Relay until Ctrl-C."""
     texts = sources(args)
     options = {
-        "redis": args.redis,
+        "redis": None if args.redis is None else with_password(args.redis),
         "fast": args.fast,
         "limit": None if args.limit is None else limit(args.limit),
         "names": owners(args.name),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .addresses import add_serving, server_tls
 from .processes import supervise
+from .redis_urls import PASSWORD_HELP, with_password
 from .terminal import CommandError, emit, installed, missing, positive_int, talk
 from .tokens import VARIABLE, add_token_file, tokens
 
@@ -129,7 +130,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_place,
         metavar="PLACE",
         help="where topics are stored: another directory, or redis://..., which servers of several "
-        "hosts share; by default with the datasets, and with those in S3 there are none",
+        "hosts share; by default with the datasets, and with those in S3 there are none. Of Redis, "
+        f"{PASSWORD_HELP}",
     )
     parser.add_argument(
         "--ttl",
@@ -258,7 +260,7 @@ def _topics(place: Path | str, **options: Any) -> TopicStore:
     if isinstance(place, str):
         from ..spark.topics.redis_topics import RedisTopics
 
-        return RedisTopics(place, **options)
+        return RedisTopics(with_password(place), **options)
     from ..spark.topics.sqlite_topics import SqliteTopics
 
     return SqliteTopics(place, **options)

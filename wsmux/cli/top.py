@@ -23,6 +23,7 @@ from ..runtime.hints import not_connected
 from ..runtime.logs import printable
 from .addresses import add_trust, address, trusting
 from .cluster import add_cluster, cluster_of
+from .redis_urls import PASSWORD_HELP
 from .terminal import CommandError, Table, emit, seconds
 from .tokens import VARIABLE, add_token_file, token
 from .top_rows import COLUMNS, MAX_TEXT, connection_row, size_text
@@ -87,7 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="http:// or https:// address, or a process id",
     )
     parser.add_argument(
-        "--cluster", metavar="REDIS", help="show all processes of the cluster of this Redis"
+        "--cluster",
+        metavar="REDIS",
+        help=f"show all processes of the cluster of this Redis; {PASSWORD_HELP}",
     )
     add_cluster(parser)
     add_token_file(parser, "token to send, as Authorization: Bearer")

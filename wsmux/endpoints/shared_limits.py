@@ -173,12 +173,8 @@ class SharedCounts:
         self._learn = learn
         try:
             redis_client(self._url).close()  # it has not connected
-        except ValueError:
-            # Without its cause, which may tell a part of the password.
-            raise ValueError(
-                "UserLimits.redis is no URL of a Redis: its port must be a number, and characters "
-                "such as / # ? @ of its password percent-encoded"
-            ) from None
+        except ValueError as error:
+            raise ValueError(f"UserLimits.redis: {error}") from None
         self.forked()
         fork.register(self)
 

@@ -40,6 +40,11 @@ CONNECTIONS = 32
 # The text between a command of a pipeline and its error.
 _COMMAND_END = "of pipeline caused error: "
 
+WRONG_URL = (
+    "expected the URL of a Redis, such as redis://localhost:6379/0, rediss://... or unix://...; "
+    "its port must be a number, and characters such as / # ? @ of its password percent-encoded"
+)
+
 # Errors that mean that Redis could not be reached, or refused.
 FAILURES = (redis.RedisError, OSError)
 
@@ -52,17 +57,20 @@ def redis_client(url: str, connections: int = CONNECTIONS) -> redis.Redis:
         connections: the maximum number of connections.
 
     Raises:
-        ValueError: the URL is none of these.
+        ValueError: the URL is none of these. It is not shown, since it may have a password.
     """
-    pool = redis.BlockingConnectionPool.from_url(
-        url,
-        max_connections=connections,
-        timeout=POOL_TIME,
-        socket_connect_timeout=CONNECT_TIME,
-        socket_timeout=REPLY_TIME,
-        protocol=2,  # the same shape of replies with each version of the library
-        retry=Retry(NoBackoff(), 0),  # its default sleeps for seconds; callers have deadlines
-    )
+    try:
+        pool = redis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=connections,
+            timeout=POOL_TIME,
+            socket_connect_timeout=CONNECT_TIME,
+            socket_timeout=REPLY_TIME,
+            protocol=2,  # the same shape of replies with each version of the library
+            retry=Retry(NoBackoff(), 0),  # its default sleeps for seconds; callers have deadlines
+        )
+    except ValueError:  # its text may have a part of the password, which it took for the port
+        raise ValueError(WRONG_URL) from None
     return redis.Redis.from_pool(pool)
 
 
