@@ -19,7 +19,7 @@ from .endpoints.connection_options import (
     resume_options,
 )
 from .endpoints.resumable_sessions import ResumableSessions
-from .endpoints.shutdown import REASON, end_connections
+from .endpoints.shutdown import REASON, end_connections, let_drain
 from .endpoints.stream_handlers import StreamHandler
 from .endpoints.user_limits import UserPlace, Users
 from .exceptions import CloseCode, HandshakeError
@@ -50,6 +50,13 @@ Transport = Literal["websocket", "tcp"]
 # Told to a client that was let in only to return to a connection that it has.
 FULL = "as many connections are open as this server takes"
 
+# Told to a client that comes while the server shuts down.
+LEAVING = "the server shuts down"
+
+# Seconds for which a server that shuts down waits for clients that were cut, to tell them: as long
+# as they may pause between two attempts.
+FAREWELL = 2.5
+
 _log = logger("wsmux")
 
 
@@ -75,10 +82,13 @@ class Server(Acceptor):
         access: Access | None = None,
         authorize: Authorize | None = None,
         users: Users | None = None,
+        shared: bool = False,
     ) -> None:
         self._access = access or Access(None)
         self._authorize = authorize
         self._users = users
+        self._shared = shared  # other processes accept at the same address
+        self._leaving = False
         self._handler = handler
         self._connection_options = connection_options
         self._protocols = served_protocols(protocols)
@@ -112,10 +122,14 @@ class Server(Acceptor):
     @property
     def stopping(self) -> bool:
         """Whether ``shutdown`` has been called."""
-        return self._stopping.is_set()
+        return self._leaving or self._stopping.is_set()
 
     def shutdown(self, timeout: float | None = DRAIN) -> None:
         """Stop accepting, let open streams finish, and close all connections.
+
+        With ``resume`` the port stays open meanwhile: whoever returns to a connection that was cut
+        learns that it is lost, for which it has ``FAREWELL`` seconds, and whoever begins one gets
+        503. A port that other processes share is closed first, since they tell both.
 
         Each connection first gets GO_AWAY, so that its client opens no further streams and can tell
         which ones to retry elsewhere. Open streams have ``timeout`` seconds to end (``None``: no
@@ -124,6 +138,15 @@ class Server(Acceptor):
         closed. A second call waits for the first.
         """
         self._shut_down_once(timeout)
+
+    def _take_leave(self, deadline: Deadline) -> None:
+        self._leaving = True
+        if self._sessions is None or self._shared:
+            return
+        self._sessions.stop()
+        let_drain(self.connections, deadline)
+        left = deadline.remaining()
+        self._sessions.wait_told(Deadline(FAREWELL if left is None else min(FAREWELL, left)))
 
     def _end(self, deadline: Deadline) -> None:
         self._join_threads(self._end_connections(deadline))
@@ -180,6 +203,8 @@ class Server(Acceptor):
             request = request_of(environ)
             offered = check_upgrade(environ, self._origins)
             self._access.check(environ)
+            if self._leaving and not asks_to_return(environ):
+                raise HandshakeError(LEAVING, 503)
             returns = self._guest().returns
             if returns and not asks_to_return(environ):
                 raise HandshakeError(FULL, 503)
@@ -254,6 +279,8 @@ class Server(Acceptor):
             return self._accepted(sock, resumable((protocol,))[0], None, deadline, options)
         if self._guest().returns:
             raise HandshakeError(FULL)
+        if self._leaving:
+            raise HandshakeError(LEAVING)
         return self._connection_options.over_bytes(sock, Role.SERVER, protocol)
 
     def _accepted(
@@ -321,6 +348,7 @@ def serve(
     bymux_state: BymuxState | None = None,
     # outages
     resume: Resume | bool = False,
+    reuse_port: bool = False,
 ) -> Server:
     """Listen and serve in background threads; return the running server.
 
@@ -357,6 +385,9 @@ def serve(
         resume: let clients that ask for it resume their connections after an outage; ``True``, or a
             ``Resume`` with its limits. Others are served as without it, but over ``"tcp"`` not
             before they have sent a byte, or been silent for two seconds. Not over TCP with TLS.
+        reuse_port: let other processes of this user listen on the same port (``SO_REUSEPORT``),
+            among which the system distributes the clients. With ``resume`` give all of them the
+            same ``Resume.workers``, since a client returns to any of them.
 
     The other arguments are those of ``connect``.
 
@@ -420,9 +451,14 @@ def serve(
             "a connection whose TLS ends here cannot be passed to another process: leave out "
             "Resume.workers, or let a proxy end TLS"
         )
+    if reuse_port and getattr(connection_options.resume, "workers", resume) is None:
+        raise ValueError(
+            "reuse_port= and resume= need Resume.workers, since a client returns to any process: "
+            "give all of them resume=Resume(workers=DIRECTORY)"
+        )
     return Server(
         handler,
-        listen(host, port),
+        listen(host, port, shared=reuse_port),
         connection_options,
         protocols=names,
         transport=transport,
@@ -432,4 +468,5 @@ def serve(
         access=access,
         authorize=authorize,
         users=users,
+        shared=reuse_port,
     )

@@ -204,6 +204,8 @@ class Acceptor(Leaving, ABC):
     def _shut_down_once(self, timeout: float | None) -> None:
         with self._shutting_down:  # a call interrupted by a second Ctrl-C can be repeated
             if not self._stopped.is_set():
+                deadline = Deadline(timeout)
+                self._take_leave(deadline)
                 with self._lock:
                     self._stopping.set()
                 self._stop_listening()
@@ -211,11 +213,14 @@ class Acceptor(Leaving, ABC):
                     for sock in self._opening:
                         _cut(sock)
                 try:
-                    self._end(Deadline(timeout))
+                    self._end(deadline)
                 except Exception:  # serving failed, but has ended all the same
                     self._stopped.set()
                     raise
                 self._stopped.set()
+
+    def _take_leave(self, deadline: Deadline) -> None:
+        """Do what has to be done while clients are still accepted, for as long at most."""
 
     @abstractmethod
     def _end(self, deadline: Deadline) -> None:

@@ -37,7 +37,7 @@ from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.files import private_folder
 from ..runtime.logs import logger
-from ..runtime.parking import OneShotEvent
+from ..runtime.parking import Condition, OneShotEvent
 from ..transport.resumable_transport import Carrier, ResumableTransport
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class ResumableSessions:
         self._entries: dict[bytes, _Entry] = {}
         self._detached: OrderedDict[bytes, ResumableTransport] = OrderedDict()
         self._stopping = False
+        self._told_changed = Condition(self._lock)
+        self._untold: set[bytes] = set()  # sessions given up, whose clients do not know it yet
         self._listening = threading.Lock()
         self._take_over: TakeOver | None = None
         self._told = False
@@ -177,7 +179,10 @@ class ResumableSessions:
             raise HandshakeError(
                 "a client resumed a session that is still being made; it will try again"
             )
-        _refuse(sock, found, deadline)
+        try:
+            _refuse(sock, found, deadline)
+        finally:
+            self._has_been_told(hello.session)
 
     def _find(
         self,
@@ -236,12 +241,24 @@ class ResumableSessions:
         """Give up the sessions without a carrier, now and from now on: nobody is let in."""
         with self._lock:
             self._stopping = True
+            self._untold.update(self._detached)
             waiting = list(self._detached.values())
         for transport in waiting:
             transport.lose("the server shuts down")
         with self._listening:
             if self._take_over is not None:
                 self._take_over.shutdown()
+
+    def wait_told(self, deadline: Deadline) -> None:
+        """Wait until the clients of all sessions that ``stop`` has given up know it."""
+        with self._told_changed:
+            while self._untold and not deadline.expired():
+                self._told_changed.wait(deadline.remaining())
+
+    def _has_been_told(self, session: bytes) -> None:
+        with self._told_changed:
+            self._untold.discard(session)
+            self._told_changed.notify_all()
 
     # Other processes
 
@@ -331,6 +348,7 @@ class ResumableSessions:
             self._detached[session.id] = transport
             given_up, reason = None, ""
             if self._stopping:
+                self._untold.add(session.id)
                 given_up, reason = transport, "the server shuts down"
             elif len(self._detached) > self._resume.max_detached:
                 _, given_up = self._detached.popitem(last=False)

@@ -17,7 +17,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from .resumable_sessions import ResumableSessions
 
-__all__ = ["REASON", "ConnectionRegistry", "end_connections"]
+__all__ = ["REASON", "ConnectionRegistry", "end_connections", "let_drain"]
 
 REASON = "server shutdown"
 
@@ -31,6 +31,17 @@ def end_connections(
 
     Blocks until ``deadline`` while streams are open, then for at most ``close_timeout`` seconds.
     """
+    let_drain(connections, deadline)
+    for connection in connections:
+        connection.begin_close(code=CloseCode.GOING_AWAY, reason=REASON)
+    closing = Deadline(close_timeout)
+    for connection in connections:
+        connection.close(closing.remaining(), code=CloseCode.GOING_AWAY)
+    return closing
+
+
+def let_drain(connections: Collection[Connection], deadline: Deadline) -> None:
+    """Send GO_AWAY over every connection, and let its streams end. Blocks until ``deadline``."""
     for connection in connections:
         try:
             connection.go_away()
@@ -38,12 +49,6 @@ def end_connections(
             _log.debug("%s ended before GO_AWAY could be sent: %s", connection.name, error)
     for connection in connections:
         connection.wait_drained(deadline.remaining())
-    for connection in connections:
-        connection.begin_close(code=CloseCode.GOING_AWAY, reason=REASON)
-    closing = Deadline(close_timeout)
-    for connection in connections:
-        connection.close(closing.remaining(), code=CloseCode.GOING_AWAY)
-    return closing
 
 
 class ConnectionRegistry:

@@ -180,10 +180,13 @@ class DataServer(Server):
         """
         self._shut_down_once(timeout)
 
-    def _end(self, deadline: Deadline) -> None:
+    def _take_leave(self, deadline: Deadline) -> None:
         ingest = self._own.get(INGEST)
         if isinstance(ingest, IngestStream):
             ingest.stop()
+        super()._take_leave(deadline)
+
+    def _end(self, deadline: Deadline) -> None:
         closing = self._end_connections(deadline)
         self.rpc.shutdown(closing.remaining())
         self._join_threads(closing)
