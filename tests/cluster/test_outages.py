@@ -65,8 +65,24 @@ def test_the_names_of_a_killed_process_end_with_its_lease(
                     key.decode().rpartition(namespace)[2]
                     for key in client.scan_iter(f"wsmux:cluster:{namespace}:*")
                 ),
-                [f":node:{cluster.node}", ":nodes", ":seen"],
+                [":clock", f":node:{cluster.node}", ":nodes", ":seen"],
             )
+
+
+@pytest.mark.parametrize("seconds", [-3600, -300, 300])
+def test_the_names_of_a_killed_process_end_though_the_clock_of_redis_jumps(
+    server: RedisServer, namespace: str, pairs: Pairs, seconds: int
+) -> None:
+    _, connection = pairs()
+    with Cluster(server.url, namespace=namespace, lease=LEASE) as cluster:
+        cluster.join(connection, "user:here")
+        process = start_node(server.url, namespace, "user:killed")
+        assert count(cluster) == 2
+        process.kill()
+        process.communicate()
+        server.jump(seconds)
+        wait_for_value(lambda: [each.name for each in cluster.who()], ["user:here"])
+        wait_for_value(lambda: cluster.counts().nodes, 1)
 
 
 def test_a_process_that_exits_without_leaving_is_forgotten_at_once(

@@ -8,7 +8,9 @@ The keys begin with ``wsmux:cluster:NAMESPACE:``
 - ``name:NAME``, a hash of the members of a name: ``NODE ID`` to when it joined;
 - ``names``, a sorted set of all names, for those that begin alike;
 - ``seen``, a sorted set of the records of nodes, by the end of their leases. One that leaves takes
-  its own out, so those whose time is over are of nodes that have died, or stand still.
+  its own out, so those whose time is over are of nodes that have died, or stand still;
+- ``clock``, the time of the last renewal. A clock that stands before it was put back, and with it
+  all leases are: otherwise nodes that were killed would be found until it is that late again.
 
 Each step is one script, so it happens as a whole, and may be repeated. A member is valid as long as
 its node has a lease. Those of a node without one are removed by whoever sweeps first; a node that
@@ -48,13 +50,28 @@ REMEMBERED, MAX_LOST = 600, 100
 # Steps in which a node removes its members when it leaves: enough for as many as it may have.
 STEPS = MAX_MEMBERS // STEP + 1
 
-# KEYS: node, nodes, seen. ARGV: record, milliseconds of the lease, id, milliseconds for which a
-# node whose lease has ended is remembered. Returns whether it had a lease.
+# KEYS: node, nodes, seen, clock. ARGV: record, milliseconds of the lease, id, milliseconds for
+# which a node whose lease has ended is remembered, the prefix of the keys of nodes. Returns whether
+# it had a lease.
 _ANNOUNCE = """
 local known = redis.call('EXISTS', KEYS[1])
 local t = redis.call('TIME')
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local before = redis.pcall('GET', KEYS[4])
+local back = tonumber(type(before) == 'string' and before or now) - now
+redis.pcall('SET', KEYS[4], string.format('%.0f', now), 'PX', ARGV[2] + ARGV[4])
+if back > 1000 then
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], now, '+inf')) do
+    local key = ARGV[5] .. id
+    local left = redis.call('PTTL', key)
+    if left > 0 then redis.call('PEXPIRE', key, math.max(1, left - back)) end
+    redis.call('ZINCRBY', KEYS[2], -back, id)
+  end
+  for _, record in ipairs(redis.pcall('ZRANGE', KEYS[3], 0, -1)) do
+    redis.call('ZINCRBY', KEYS[3], -back, record)
+  end
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('ZADD', KEYS[2], now + ARGV[2], ARGV[3])
 redis.pcall('ZADD', KEYS[3], now + ARGV[2], ARGV[1])
 redis.pcall('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - ARGV[4])
@@ -225,7 +242,7 @@ class Directory:
         prefix = f"wsmux:cluster:{namespace}:"
         self._node, self._of, self._name = f"{prefix}node:", f"{prefix}of:", f"{prefix}name:"
         self._nodes, self._names = f"{prefix}nodes", f"{prefix}names"
-        self._seen = f"{prefix}seen"
+        self._seen, self._clock = f"{prefix}seen", f"{prefix}clock"
 
     def announce(self, node: Node, lease: float) -> bool:
         """Begin or renew a node's lease, of some seconds; return whether it had one.
@@ -236,8 +253,8 @@ class Directory:
             Unreachable: Redis has failed.
         """
         record = signed_node(node, self._key, self._process)
-        keys = f"{self._node}{node.id}", self._nodes, self._seen
-        told = record, int(lease * 1000), node.id, REMEMBERED * 1000
+        keys = f"{self._node}{node.id}", self._nodes, self._seen, self._clock
+        told = record, int(lease * 1000), node.id, REMEMBERED * 1000, self._node
         return bool(self._calls.run(_ANNOUNCE, keys, told))
 
     def withdraw(self, node: Node) -> None:

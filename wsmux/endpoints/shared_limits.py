@@ -5,10 +5,12 @@ no name can be that of another key, and each is equally long. It is a sorted set
 milliseconds of Redis's own clock, whose members are
 
 - a connection: when its lease ends, which its process renews while it lives;
-- ``connects`` and ``streams``: when the whole rate will be free again, as in ``user_limits``.
+- ``connects`` and ``streams``: when the whole rate will be free again, as in ``user_limits``;
+- ``clock``: the time of the last script. A clock that stands before it was put back, and with it
+  all other times are: otherwise the user would be shut out until it is that late again.
 
 What has passed is removed by the next script, and the key ends with its last time. So a user has at
-most as many members as connections, and these two.
+most as many members as connections, and these three.
 
 One thread of a process asks, for all that wait at once, in one round trip. A door waits half a
 second for it at most. When Redis has failed or not answered by then, nobody asks for five seconds,
@@ -68,7 +70,14 @@ _BEGIN = """
 local t = redis.call('TIME')
 local now = t[1] * 1000 + t[2] / 1000
 local key = KEYS[1]
+local back = tonumber(redis.call('ZSCORE', key, 'clock') or now) - now
+if back > 1000 then
+  for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    redis.call('ZINCRBY', key, -back, name)
+  end
+end
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+redis.call('ZADD', key, now, 'clock')
 local function due(name) return tonumber(redis.call('ZSCORE', key, name) or now) end
 local function finish(...)
   local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
@@ -88,7 +97,7 @@ local connects = due('connects') + (rate > 0 and 60000 / rate or 0)
 if rate > 0 and connects - now > 60000.001 then return {{'often', ms(connects - now - 60000)}} end
 local full = false
 if most > 0 then
-  local others = redis.call('ZCARD', key)
+  local others = redis.call('ZCARD', key) - 1
   for _, name in ipairs({{'connects', 'streams'}}) do
     if redis.call('ZSCORE', key, name) then others = others - 1 end
   end
