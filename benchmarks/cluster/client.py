@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 import wsmux
 
+from ..processes import Worker
 from .site import BASE, LONGEST, PIECE, node_of, order, pattern
 
 __all__ = ["Address", "ClusterClient", "percentile"]
@@ -83,17 +83,19 @@ class ClusterClient:
     def health_p99(self) -> float:
         """Return the p99 of the milliseconds of ``/health`` while many WebSockets are at work.
 
-        They hold none of the eight threads of the worker that answers.
+        They hold none of the eight threads of the worker that answers. Who asks is a process of its
+        own: one with the WebSockets would measure how long it waits for its own threads.
         """
-        with _clients(self._address.alone, WEBSOCKETS) as clients:
+        url = f"http{self._address.alone[2:]}"
+        with (
+            _clients(self._address.alone, WEBSOCKETS) as clients,
+            Worker("cluster.asking", "asking", url) as asker,
+        ):
             with ThreadPoolExecutor(BUSY) as pool:
                 working = [pool.submit(node_of, each, STEP) for each in clients.values()]
-                took: list[float] = []
-                while not took or not all(each.done() for each in working):
-                    took.append(_timed(lambda: _health(self._address.alone)))
             for each in working:
                 each.result()
-        return 1000 * percentile(took, 99)
+            return 1000 * percentile(asker.ask(), 99)
 
     def held_back(self) -> float:
         """Return the KiB that a client has sent to one who does not read, once it is held back.
@@ -151,17 +153,6 @@ def _read_all(stream: wsmux.Stream, size: int, sent: wsmux.Stream) -> None:
     sent.close_write()
     if stream.read(1):
         raise RuntimeError("more bytes came than were sent")
-
-
-def _timed(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
-
-
-def _health(url: str) -> None:
-    with urllib.request.urlopen(f"http{url[2:]}/health", timeout=STEP) as answer:
-        answer.read()
 
 
 @contextmanager

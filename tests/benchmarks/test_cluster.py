@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 import wsmux
 from benchmarks.cluster import client
+from benchmarks.cluster.asking import asking
 from benchmarks.cluster.site import BASE, deliver, pattern
 from benchmarks.measures import CLUSTER_MEASURES
 from benchmarks.peers import find_peers
@@ -38,6 +41,38 @@ def test_every_target_of_the_cluster_can_be_measured() -> None:
     targets = [target for target in TARGETS if target.measure in CLUSTER_MEASURES]
     assert len(targets) == len(CLUSTER_MEASURES)
     assert {find_peers()[target.variant].kind for target in targets} == {"cluster"}
+
+
+class Well(BaseHTTPRequestHandler):
+    """Answer so many questions, and no further ones."""
+
+    answers = 1_000_000
+
+    def do_GET(self) -> None:
+        Well.answers -= 1
+        self.send_response(200 if Well.answers >= 0 else 500)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+def test_whoever_asks_for_health_tells_how_long_each_answer_took_or_why_there_was_none() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Well) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            with asking(url) as told:
+                took = told()
+            assert took
+            assert all(each > 0 for each in took)
+            Well.answers = 0
+            with asking(url) as told, pytest.raises(OSError, match="500"):
+                told()
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 @pytest.fixture
