@@ -94,7 +94,9 @@ class Worker:
     def _answer(self, longest: float) -> Any:
         """Return what the next line tells, for which nothing else was written before."""
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], longest)[0]:
+        poller = select.poll()  # unlike select(), it takes any descriptor
+        poller.register(self.process.stdout, select.POLLIN)
+        if not poller.poll(longest * 1000):
             raise CommandError(f"no answer in {longest:.0f} s")
         line = self.process.stdout.readline()
         if not line:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -16,6 +18,7 @@ from benchmarks.cluster.asking import asking
 from benchmarks.cluster.site import BASE, deliver, pattern
 from benchmarks.measures import CLUSTER_MEASURES
 from benchmarks.peers import find_peers
+from benchmarks.processes import Worker
 from benchmarks.targets import TARGETS
 from wsmux.cluster import Cluster
 
@@ -73,6 +76,20 @@ def test_whoever_asks_for_health_tells_how_long_each_answer_took_or_why_there_wa
         finally:
             server.shutdown()
             serving.join()
+
+
+def test_it_is_told_beside_more_descriptors_than_select_takes() -> None:
+    with ExitStack() as held, ThreadingHTTPServer(("127.0.0.1", 0), Well) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        held.callback(serving.join)
+        held.callback(server.shutdown)
+        for _ in range(1100):
+            held.enter_context(open(os.devnull))
+        url = f"http://127.0.0.1:{server.server_port}"
+        Well.answers = 1_000_000
+        with Worker("cluster.asking", "asking", url) as asker:
+            assert asker.ask()
 
 
 @pytest.fixture
