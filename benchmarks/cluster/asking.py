@@ -23,7 +23,7 @@ def asking(url: str) -> Iterator[Callable[..., list[float]]]:
 
     def ask() -> None:
         try:
-            while not took or not over.is_set():
+            while len(took) < 2 or not over.is_set():
                 begun = time.perf_counter()
                 with urllib.request.urlopen(f"{url}/health", timeout=PATIENCE) as answer:
                     answer.read()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from statistics import quantiles
 from typing import NamedTuple
 
 import wsmux
@@ -15,7 +16,7 @@ import wsmux
 from ..processes import Worker
 from .site import BASE, LONGEST, PIECE, node_of, order, pattern
 
-__all__ = ["Address", "ClusterClient", "percentile"]
+__all__ = ["Address", "ClusterClient"]
 
 # Clients of the workers, the bytes that each gets of each worker, and how many open at once.
 CLIENTS, SIZE, AT_ONCE = 200, 4096, 1
@@ -44,12 +45,6 @@ class Address(NamedTuple):
     nodes: int
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that ``share`` per cent of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share / 100))]
-
-
 class ClusterClient:
     """Take the figures of a cluster; each is made anew."""
 
@@ -67,7 +62,7 @@ class ClusterClient:
             of_worker = {node_of(each, STEP)[0]: each for each in clients.values()}
             if len(of_worker) != self._address.nodes:
                 raise RuntimeError(f"the clients are at {len(of_worker)} workers, not at all")
-            opened = []
+            opened: list[float] = []
             for origin in of_worker.values():
                 for key, (name, client) in enumerate(clients.items()):
                     taken = takers.submit(_take, client, name, key)
@@ -78,7 +73,7 @@ class ClusterClient:
                     if told["result"] != "sent":
                         raise RuntimeError(f"a stream to {name} came to {told}")
                     opened.append(told["opened"])
-        return 1000 * percentile(opened, 99)
+        return 1000 * quantiles(opened, n=100, method="inclusive")[-1]
 
     def health_p99(self) -> float:
         """Return the p99 of the milliseconds of ``/health`` while many WebSockets are at work.
@@ -95,7 +90,7 @@ class ClusterClient:
                 working = [pool.submit(node_of, each, STEP) for each in clients.values()]
             for each in working:
                 each.result()
-            return 1000 * percentile(asker.ask(), 99)
+            return 1000 * quantiles(asker.ask(), n=100, method="inclusive")[-1]
 
     def held_back(self) -> float:
         """Return the KiB that a client has sent to one who does not read, once it is held back.
@@ -142,12 +137,9 @@ def _fill(stream: wsmux.Stream) -> int:
 
 def _read_all(stream: wsmux.Stream, size: int, sent: wsmux.Stream) -> None:
     """Read what was written, as it was written, to its end."""
-    got = bytearray()
-    while len(got) < size:
-        data = stream.read(size - len(got))
-        if not data:
-            raise RuntimeError(f"{len(got)} of {size} bytes came")
-        got += data
+    got = bytearray(size)
+    if (came := stream.fill(got)) < size:
+        raise RuntimeError(f"{came} of {size} bytes came")
     if got != pattern(1, 0, -(-size // 8) * 8)[:size]:
         raise RuntimeError("other bytes came than were sent")
     sent.close_write()

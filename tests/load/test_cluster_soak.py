@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 import wsmux
-from benchmarks.cluster.site import BASE, KEPT, count_lost, deliver
+from benchmarks.cluster.site import BASE
 from wsmux.cluster import Cluster, Presence
 
 from ..helpers.cluster_topics import Reader, check_topic
 from ..helpers.fixtures import Tell
 from ..helpers.load.cluster_crowd import TOPIC, Crowd, Seen
+from ..helpers.load.cluster_site import KEPT, count_lost, deliver
 from ..helpers.load.cluster_world import World
 from ..helpers.load.measuring import per_cent
 from ..helpers.redis_server import RedisServer, leaked_names

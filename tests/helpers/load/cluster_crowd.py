@@ -12,20 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 import wsmux
-from benchmarks.cluster.site import (
-    BASE,
-    LONGEST,
-    PIECE,
-    deliver,
-    node_of,
-    order,
-    pattern,
-    running,
-)
+from benchmarks.cluster.site import BASE, LONGEST, PIECE, node_of, order, pattern
 from wsmux.cluster import Cluster, Position, Presence
 from wsmux.cluster.positions import parse_position
 
 from ..timeouts import WAIT
+from .cluster_site import deliver, running
 
 __all__ = ["Crowd", "Seen", "Visitor"]
 

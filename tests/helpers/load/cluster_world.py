@@ -35,7 +35,7 @@ class Node:
     def __init__(self, redis: str, lease: float, errors: Path) -> None:
         with errors.open("ab") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.cluster.site", redis, str(lease)],
+                [sys.executable, "-m", "tests.helpers.load.cluster_site", redis, str(lease)],
                 cwd=CHECKOUT,
                 env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
                 stdin=subprocess.PIPE,
@@ -80,7 +80,7 @@ class World:
         self.disturbed = 0.0
         port = free_port()
         self.health = f"http://127.0.0.1:{port}/health"
-        program = f"benchmarks.cluster.site:app({redis.url!r}, lease={lease!r})"
+        program = f"tests.helpers.load.cluster_site:app({redis.url!r}, {lease!r})"
         options = ["-w", str(WORKERS), "-k", "gthread", "--threads", str(THREADS)]
         options += ["--graceful-timeout", "3", "--log-level", "warning", "--no-control-socket"]
         with (folder / "gunicorn.log").open("ab") as file:
