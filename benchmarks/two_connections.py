@@ -16,77 +16,58 @@ import subprocess
 import sys
 import sysconfig
 import threading
-import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from statistics import median
 
 import wsmux
 
-WAYS = ("bulk", "pings")
-PIECE = 64 * 1024
-SMALL = 1024
+from .blocking import Blocking, repeated
+from .peers.mux import line_of
+from .words import serve_line
 
-# Seconds in which what is on its way comes back.
-PATIENCE = 60.0
-
-
-def echo(connection: wsmux.Connection) -> None:
-    """Serve one stream."""
-    with connection.accept_stream() as stream:
-        while data := stream.read(PIECE):
-            stream.write(data)
+# Bytes of an echo of bulk, and of a ping.
+BULK, SMALL = 4 * 1024 * 1024, 1024
 
 
-def ping(stream: wsmux.Stream, until: float) -> int:
-    """Send small messages, each after the answer to the one before; return how many."""
-    count, message = 0, bytes(SMALL)
-    while not count or time.monotonic() < until:
-        stream.write(message)
-        came = 0
-        while came < SMALL:
-            came += len(stream.read(SMALL))
-        count += 1
-    return count
+def _bulk(client: Blocking, seconds: float) -> float:
+    """Return the bytes that come back in a second."""
+    took = repeated(lambda: client.echo(BULK), seconds)
+    return BULK * len(took) / sum(took)
 
 
-def bulk(stream: wsmux.Stream, until: float) -> int:
-    """Write while another thread reads; return the bytes that came back."""
-    came: list[int] = []
+def _pings(client: Blocking, seconds: float) -> float:
+    count, took = client.pings(SMALL, 1, seconds)
+    return count / took
 
-    def read() -> None:
-        while data := stream.read(PIECE):
-            came.append(len(data))
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    stream.write(bytes(PIECE))
-    while time.monotonic() < until:
-        stream.write(bytes(PIECE))
-    stream.close_write()
-    reader.join(PATIENCE)
-    return sum(came)
+WAYS: dict[str, Callable[[Blocking, float], float]] = {"bulk": _bulk, "pings": _pings}
+
+
+def serve(connection: wsmux.Connection) -> None:
+    """Serve one stream after the other."""
+    for stream in connection:
+        with stream:
+            serve_line(line_of(stream))
+
+
+def _client(connection: wsmux.Connection) -> Blocking:
+    return Blocking(lambda: line_of(connection.open_stream()))
 
 
 def measure(way: str, connections: int, seconds: float) -> float:
-    """Return what all connections did together in a second."""
-    counts: list[int] = []
-    pairs = [wsmux.pair() for _ in range(connections)]
-    begun = time.monotonic()
-
-    def call(client: wsmux.Connection) -> None:
-        with client.open_stream() as stream:
-            counts.append({"bulk": bulk, "pings": ping}[way](stream, begun + seconds))
-
-    threads = [threading.Thread(target=echo, args=(server,)) for _, server in pairs]
-    threads += [threading.Thread(target=call, args=(client,)) for client, _ in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds + PATIENCE)
-    took = time.monotonic() - begun
-    for client, server in pairs:
-        client.close()
-        server.close()
-    return sum(counts) / took
+    """Return what all connections do together in a second."""
+    with ExitStack() as stack:
+        clients: list[Blocking] = []
+        for _ in range(connections):
+            client, server = wsmux.pair()
+            stack.callback(server.close)
+            stack.callback(client.close)
+            threading.Thread(target=serve, args=(server,), daemon=True).start()
+            clients.append(_client(client))
+        with ThreadPoolExecutor(connections) as pool:
+            return sum(pool.map(lambda each: WAYS[way](each, seconds), clients))
 
 
 def measured_apart(gil: str, *arguments: str) -> float:
@@ -113,12 +94,12 @@ def main() -> None:
             f"expected a free-threaded Python, got {sys.executable}: "
             "build one with benchmarks/free_threaded.sh"
         )
+    each = ("--connections", str(given.connections), "--seconds", str(given.seconds))
     for way in WAYS:
         rates: dict[str, list[float]] = {"0": [], "1": []}
         for _ in range(given.repeat):
             for gil, found in rates.items():
-                arguments = (way, "--connections", str(given.connections))
-                found.append(measured_apart(gil, *arguments, "--seconds", str(given.seconds)))
+                found.append(measured_apart(gil, way, *each))
         ratios = [without / held for without, held in zip(*rates.values(), strict=True)]
         sys.stdout.write(
             f"{way}: {median(rates['0']):,.0f} a second without the GIL, "

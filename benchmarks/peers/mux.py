@@ -55,7 +55,7 @@ class Mux(Peer):
         import wsmux
 
         def handle(stream: wsmux.Stream) -> None:
-            serve_line(_line(stream))
+            serve_line(line_of(stream))
 
         with server_context(self.tls) as (context, certificate):
             serve = partial(
@@ -87,15 +87,15 @@ class Mux(Peer):
 
         def dial(url: str) -> Dialled:
             connection = connect(url)
-            return Dialled(lambda: _line(connection.open_stream()), connection.close)
+            return Dialled(lambda: line_of(connection.open_stream()), connection.close)
 
         with connect(url) as connection, self._watching(connection):
             here, held = partial(dial, url), partial(dial, holder)
             yield Blocking(
-                lambda: _line(connection.open_stream()),
+                lambda: line_of(connection.open_stream()),
                 here,
                 held,
-                lambda first: _line(connection.open_stream(data=first)),
+                lambda first: line_of(connection.open_stream(data=first)),
             )
 
     def _config(self, **fields: Any) -> wsmux.Config:
@@ -109,7 +109,7 @@ class Mux(Peer):
         return wsmux.StallWatch(connections) if self.watched else nullcontext()
 
 
-def _line(stream: wsmux.Stream) -> Line:
+def line_of(stream: wsmux.Stream) -> Line:
     def window() -> int:
         streams = stream.connection.stream_stats()
         return next(each.window for each in streams if each.id == stream.id)
@@ -128,7 +128,7 @@ def _hold(connection: wsmux.Connection) -> None:
     held: list[wsmux.Stream] = []
     with suppress(wsmux.ConnectionClosed):
         first = connection.accept_stream()
-        threading.Thread(target=serve, args=(_line(first),), daemon=True).start()
+        threading.Thread(target=serve, args=(line_of(first),), daemon=True).start()
         held.extend(connection)
 
 
@@ -163,7 +163,7 @@ class BesideMux(Mux):
         port = urlsplit(address[0]).port
         assert port is not None
         with FaultProxy(port) as proxy, wsmux.connect(proxy.url, resume=True) as connection:
-            yield lambda: _line(connection.open_stream()), proxy.reset
+            yield lambda: line_of(connection.open_stream()), proxy.reset
 
 
 BY_C: dict[str, Any] = {"needs": ("websockets",), "environment": {PURE_PYTHON: None}}
