@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from shutil import which
 from typing import Any
 
 from .environment import missing_module
@@ -56,7 +57,7 @@ class Peer(ABC):
         about: what it is, in a few words.
         base: the variant that ratios are taken against.
         protocol: the wire it is there for, which ``--protocol`` chooses it by.
-        needs: modules that must be installed.
+        needs: modules that must be installed. programs: those that must be on the path.
         hides: modules that are made to look as if they were not, before anything is imported.
         environment: variables to set in both processes; ``None`` removes one.
         python_variable: the environment variable that names the Python to run it, where it needs
@@ -72,6 +73,7 @@ class Peer(ABC):
     base: str = "raw"
     protocol: str | None = None
     needs: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     hides: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
     python_variable: str | None = None
@@ -94,7 +96,9 @@ class Peer(ABC):
         except OSError as error:
             return str(error)
         where = f" for {python}" if self.python_variable else ""
-        return missing and f"{missing} is not installed{where}"
+        reasons = [f"{missing} is not installed{where}"] if missing else []
+        reasons += [f"there is no {each} here" for each in self.programs if not which(each)]
+        return next(iter(reasons), None)
 
     def check(self) -> None:  # noqa: B027  (most have nothing to check)
         """Raise ``RuntimeError`` when this process is not what the name promises."""

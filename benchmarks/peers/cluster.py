@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,10 +28,7 @@ class Site(Peer):
     base: str = "gunicorn"
     kind: str = "cluster"
     needs: tuple[str, ...] = ("flask", "gunicorn", "redis")
-
-    def lacks(self) -> str | None:
-        missing = super().lacks()
-        return missing or (None if shutil.which(REDIS) else f"there is no {REDIS} here")
+    programs: tuple[str, ...] = (REDIS,)
 
     @contextmanager
     def serve(self) -> Iterator[Any]:

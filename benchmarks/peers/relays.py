@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -51,14 +50,7 @@ class Relay(Peer):
         "sr25519",
     )
     bare: bool = False
-    redis: bool = False
     limit: tuple[int, int] | None = None
-
-    def lacks(self) -> str | None:
-        missing = super().lacks()
-        if missing or not self.redis or shutil.which(REDIS):
-            return missing
-        return f"there is no {REDIS} here"
 
     @contextmanager
     def serve(self) -> Iterator[str]:
@@ -66,7 +58,7 @@ class Relay(Peer):
 
         if self.limit:
             logger("wsmux.bus").setLevel(logging.ERROR)  # that it drops messages is known
-        own = redis() if self.redis else nullcontext()
+        own = redis() if self.programs else nullcontext()
         with own as url, echo() if self.bare else relay(url, self.limit) as address:
             yield address
 
@@ -103,7 +95,7 @@ PEERS: list[Peer] = [
         "the same with queues in Redis, where each message stays until its twin has read it",
         base="relay",
         leaves_out=("trip", "call", "idle-twin", "flood"),
-        redis=True,
+        programs=(REDIS,),
     ),
     Relay(
         "relay-limit",
