@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .peer import Peer
 
-PACKAGES = "websocket-client simple-websocket wsproto websockets wsaccel msgpack grpcio paramiko"
+PACKAGES = "websocket-client simple-websocket wsproto websockets wsaccel msgpack grpcio"
 
 # Seconds for an interpreter to start and look.
 PATIENCE = 30.0
