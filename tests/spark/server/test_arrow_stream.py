@@ -51,7 +51,7 @@ def refused(data: bytes, limits: Limits | None = None) -> str:
 
 
 def test_batches_are_received_and_summed_up() -> None:
-    source = ArrowSource(Filling(GOOD), Limits())
+    source = ArrowSource(Filling(GOOD), Limits(), summed=True)
     schema, batches = receive(source, Limits())
     assert schema == SCHEMA
     assert ids(batches) == list(range(15))

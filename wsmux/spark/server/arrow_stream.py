@@ -66,20 +66,27 @@ class ArrowSource:
     Args:
         source: what is read. limits: the bounds of messages.
         admit: called with the bytes of a message before they are read; it may wait, or refuse.
+        summed: whether to compute ``crc``, which takes as long as all else that is done here.
 
     Attributes:
-        bytes, crc: the number of bytes read, and their CRC-32.
+        bytes, crc: the number of bytes read, and their CRC-32, or 0.
         error: the exception that ended reading; pyarrow may have wrapped it.
     """
 
     closed = False
 
     def __init__(
-        self, source: Source, limits: Limits, admit: Callable[[int], object] | None = None
+        self,
+        source: Source,
+        limits: Limits,
+        admit: Callable[[int], object] | None = None,
+        *,
+        summed: bool = False,
     ) -> None:
         self._source = source
         self._limits = limits
         self._admit = admit
+        self._summed = summed
         self._head = memoryview(b"")  # checked, not yet returned
         self._body = 0  # bytes left of the message's body
         self._ended = False
@@ -94,20 +101,20 @@ class ArrowSource:
     def close(self) -> None:
         """Leave the stream open for the answer."""
 
-    def read(self, size: int) -> bytearray:
-        """Return ``size`` bytes, fewer at the end."""
+    def read(self, size: int) -> Any:
+        """Return a buffer of ``size`` bytes, fewer at the end."""
         try:
             return self._read(size)
         except BaseException as error:
             self.error = error
             raise
 
-    def _read(self, size: int) -> bytearray:
+    def _read(self, size: int) -> Any:
         if not 0 <= size <= self._limits.batch_bytes + self._limits.head_bytes:
             raise refusal(Code.TOO_LARGE, f"a message of {size} bytes")
-        data = bytearray(size)
-        with memoryview(data) as view:
-            filled = 0
+        data = pa.allocate_buffer(size)  # of memory that was used before, and is not cleared
+        filled = 0
+        with memoryview(data).cast("B") as view:
             while filled < size:
                 if self._head:
                     part = self._head[: size - filled]
@@ -123,7 +130,7 @@ class ArrowSource:
                     break
                 else:
                     self._next_message()
-        return data if filled == size else data[:filled]
+        return data if filled == size else data.slice(0, filled)
 
     def finish(self) -> None:
         """Check that nothing follows the end marker.
@@ -137,10 +144,12 @@ class ArrowSource:
             raise _bad("bytes follow the end of the Arrow stream")
 
     def _fill(self, view: memoryview) -> None:
-        for start in range(0, len(view), PIECE):
-            piece = view[start : start + PIECE]
+        step = PIECE if self._summed else max(1, len(view))
+        for start in range(0, len(view), step):
+            piece = view[start : start + step]
             count = self._source.fill(piece)
-            self.crc = zlib.crc32(piece[:count], self.crc)
+            if self._summed:
+                self.crc = zlib.crc32(piece[:count], self.crc)
             self.bytes += count
             if count < len(piece):
                 text = "within a message" if self.bytes else "before it began"

@@ -188,7 +188,7 @@ class WriteStream(NamedStream):
         stream.write(encode_line({"ok": True, **receipt.to_json()}))
 
     def _stage(self, stream: Stream, begin: Callable[[Any], Part]) -> Any:
-        source = ArrowSource(stream, self._limits)
+        source = ArrowSource(stream, self._limits, summed=True)
         schema, batches = receive(source, self._limits)
         part = begin(schema)
         try:
