@@ -143,6 +143,8 @@ TARGETS = (
     *_spark("spark-arrow", "spark-identity", {}, {0: 0.6}),
     # A hundredth of a round trip that a bare WebSocket takes, or less.
     *_spark("latest-offset", "bare-sync", {5: 100}, {5: 100}),
+    *_spark("read", "read-flight", {0: 0.5}, {0: 1}),
+    *_spark("write", "write-flight", {0: 0.6}, {0: 0.9}),
     *_spark("spark-read", "spark-read-flight", {0: 0.9}, {0: 1}),
     *_spark("spark-write", "spark-write-flight", {0: 0.7}, {0: 0.9}),
     _at_most("cluster-open", "gunicorn", 10),

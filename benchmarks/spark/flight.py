@@ -1,17 +1,30 @@
-"""Arrow Flight, the peer of bulk: a server, and a source and sink of Spark's over it.
+"""Arrow Flight, the peer of bulk: a server of Parquet files, clients, a source and sink of Spark.
 
-Both are made as ours are: a partition is a stream of record batches, a write ends with a receipt,
-and a process has one connection. The server keeps what was written last, as ours does.
+What both servers do to a file is the same, as far as it can be:
+
+- A read is a stream for each of the same files, in batches of as many rows. Flight's server has
+  Arrow scan the file, all in C++; ours reads it by Arrow as well, and looks at the checksum of each
+  page.
+- A write is a file for each stream, by the same writer of Parquet, and an fsync of file and folder.
+  Its receipt is the name. A commit writes one more file, which names them, with the same two fsyncs
+  and a rename. It keeps no log and no statistics, and checks nothing: ours gathers a checksum,
+  validates each batch, and commits to a Delta table.
+- A process has one connection. A partition of Spark is a stream.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import json
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import flight
+from pyarrow import dataset, flight
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -20,24 +33,60 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from wsmux.runtime.files import sync_path
+from wsmux.spark.store.base import READ_BYTES
+from wsmux.spark.tables.parquet_writer import ParquetWriter
+
+from .bulk import PARTS, ROW_BYTES
+
 
 class FlightServer(flight.FlightServerBase):
-    """Serve record batches, dealt out to so many parts."""
+    """Serve the Parquet files of a folder by their numbers; write to another one."""
 
-    def __init__(self, batches: list[Any], parts: int) -> None:
-        self._batches, self._parts = batches, parts
-        self._written: dict[bytes, list[Any]] = {}
+    def __init__(self, folder: str, target: str) -> None:
+        self._files = sorted(Path(folder).glob("*.parquet"))
+        assert len(self._files) == PARTS
+        self._target = Path(target)
         super().__init__("grpc://127.0.0.1:0")
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        share = self._batches[int(ticket.ticket) :: self._parts]
-        reader = pa.RecordBatchReader.from_batches(self._batches[0].schema, share)
-        return flight.RecordBatchStream(reader)
+        file = dataset.dataset(str(self._files[int(ticket.ticket)]))
+        return flight.RecordBatchStream(
+            file.scanner(batch_size=READ_BYTES // ROW_BYTES).to_reader()
+        )
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        batches = [chunk.data for chunk in reader]
-        self._written[descriptor.command] = batches
-        writer.write(str(sum(batch.num_rows for batch in batches)).encode())
+        path = self._target / f"{uuid.uuid4().hex}.parquet"
+        file = ParquetWriter(pa.OSFile(str(path), "wb"), reader.schema)
+        for chunk in reader:
+            file.write(chunk.data)
+        file.close()
+        sync_path(path)
+        sync_path(self._target)
+        writer.write(path.name.encode())
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        """Have the files of some receipts be all that there is."""
+        names = json.loads(action.body.to_pybytes())
+        made, table = self._target / "new.json", self._target / "table.json"
+        made.write_text(json.dumps(names))
+        sync_path(made)
+        made.rename(table)
+        sync_path(self._target)
+        for each in self._target.glob("*.parquet"):
+            if each.name not in names:
+                each.unlink()
+        return []
+
+
+@contextmanager
+def serve_flight(folder: str) -> Iterator[str]:
+    """Serve the Parquet files of a folder; yield the address."""
+    with (
+        tempfile.TemporaryDirectory(prefix="wsmux-flight-") as target,
+        FlightServer(folder, target) as server,
+    ):
+        yield f"grpc://127.0.0.1:{server.port}"
 
 
 @functools.cache
@@ -45,31 +94,63 @@ def _client(url: str) -> Any:
     return flight.connect(url)
 
 
+def _batches(url: str, part: int) -> Iterator[Any]:
+    for chunk in _client(url).do_get(flight.Ticket(str(part).encode())):
+        yield chunk.data
+
+
+def _put(url: str, schema: Any, batches: Iterator[Any]) -> str:
+    """Write one file; return its receipt."""
+    writer, receipts = _client(url).do_put(flight.FlightDescriptor.for_command(b""), schema)
+    with writer:
+        for batch in batches:
+            writer.write_batch(batch)
+        writer.done_writing()
+        return bytes(receipts.read()).decode()
+
+
+def _commit(url: str, receipts: Sequence[str]) -> None:
+    list(_client(url).do_action(flight.Action("commit", json.dumps(receipts).encode())))
+
+
+def read_all(url: str) -> int:
+    """Read all files, a stream for each, one after the other; return the rows."""
+    return sum(batch.num_rows for part in range(PARTS) for batch in _batches(url, part))
+
+
+def write_all(url: str, batches: Sequence[Any]) -> None:
+    """Have record batches be all that was written, in one stream."""
+    _commit(url, [_put(url, batches[0].schema, iter(batches))])
+
+
 class FlightSource(DataSource):
-    """Read and write by the options ``url`` and ``parts``."""
+    """Read and write by the option ``url``."""
 
     @classmethod
     def name(cls) -> str:
         return "bench-flight"
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader(self.options["url"], int(self.options["parts"]))
+        return _Reader(self.options["url"])
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
         return _Writer(self.options["url"])
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, url: str, parts: int) -> None:
-        self._url, self._parts = url, parts
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(part) for part in range(self._parts)]
+        return [InputPartition(part) for part in range(PARTS)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        ticket = flight.Ticket(str(partition.value).encode())
-        for chunk in _client(self._url).do_get(ticket):
-            yield chunk.data
+        return _batches(self._url, partition.value)
+
+
+class _Receipt(WriterCommitMessage):
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class _Writer(DataSourceArrowWriter):
@@ -77,17 +158,13 @@ class _Writer(DataSourceArrowWriter):
         self._url = url
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
         first = next(iterator)
-        name = flight.FlightDescriptor.for_command(str(context.partitionId()).encode())
-        writer, receipts = _client(self._url).do_put(name, first.schema)
-        with writer:
-            writer.write_batch(first)
-            for batch in iterator:
-                writer.write_batch(batch)
-            writer.done_writing()
-            receipts.read()
-        return WriterCommitMessage()
+
+        def batches() -> Iterator[Any]:
+            yield first
+            yield from iterator
+
+        return _Receipt(_put(self._url, first.schema, batches()))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._url, [each.name for each in messages if isinstance(each, _Receipt)])

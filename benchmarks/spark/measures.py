@@ -2,8 +2,8 @@
 
 Calls are made from one thread, one by one, pipelined, many rows to a message; then the same within
 Spark, by two tasks at once, in workers of their own; then bulk, eight columns of eight bytes, is
-read and written there; and the offsets of a topic that has nothing new are asked for, as Spark does
-a hundred times a second.
+read and written there, and without Spark by one stream at a time; and the offsets of a topic that
+has nothing new are asked for, as Spark does a hundred times a second.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from wsmux.cli.terminal import talk
 
 from ..blocking import Blocking, repeated
 from ..peer import Measure
-from ..processes import Workers
-from .bulk import DATASET, PARTS, ROW_BYTES, ROWS_THERE, SCHEMA_TEXT, TOPIC
+from ..processes import Workers, processor_seconds
+from . import bulk
+from .bulk import DATASET, PARTS, ROW_BYTES, ROWS_THERE, SCHEMA_TEXT, TOPIC, WRITTEN
 
 # Milliseconds of a round trip; the first is that of the loopback itself.
 NEAR, DELAYS = (0,), (0, 1, 5)
@@ -40,6 +41,9 @@ WITHIN = (*ARROW, "pandas")
 # Task slots of the session.
 TASKS = 2
 
+# Of what is written without Spark: 128 MB.
+WRITE_BATCHES = 200
+
 
 class SparkClient(Workers):
     """Find servers at any distance.
@@ -58,10 +62,22 @@ class SparkClient(Workers):
         Args:
             delay: milliseconds of a round trip to it.
         """
-        near = self._near.get(name) or self.worker("spark.bulk", "serve_bulk").told[name]
+        near = self._near.get(name) or self._bulk(name)
         line = ("sockets", "delayed", near, delay / 1000)
         address: str = self.worker(*line).told if delay else near
         return address
+
+    def _bulk(self, name: str) -> str:
+        told: dict[str, str] = self.worker("spark.bulk", "serve_bulk").told
+        if name != "flight":
+            return told[name]
+        address: str = self.worker("spark.flight", "serve_flight", told["folder"]).told
+        return address
+
+    @cached_property
+    def rows(self) -> list[Any]:
+        """Record batches to write without Spark."""
+        return bulk.make_batches(WRITE_BATCHES)
 
     @cached_property
     def session(self) -> Any:
@@ -226,24 +242,72 @@ def _format(client: SparkClient, flight: bool, dataset: str) -> tuple[str, Mappi
     from .flight import FlightSource
 
     client.session.dataSource.register(FlightSource)
-    return FlightSource.name(), {"url": client.address("flight"), "parts": str(PARTS)}
+    return FlightSource.name(), {"url": client.address("flight")}
 
 
-def _read(client: SparkClient, delay: int, seconds: float, flight: bool) -> float:
-    """Read all that is there, as often as fits the time, into nothing."""
+# What moves bulk, and the bytes that it moves.
+Move = tuple[Callable[[], object], int]
+
+
+def _read(client: SparkClient, seconds: float, flight: bool) -> Move:
+    """Read all that is there into nothing."""
     name, options = _format(client, flight, DATASET)
-    frame = client.session.read.format(name).options(**options).schema(SCHEMA_TEXT).load()
-    return ROWS_THERE * ROW_BYTES * rate_of(partial(_into_nothing, frame), seconds) / 1e6
+    reader = client.session.read.format(name).options(**options, numPartitions=PARTS)
+    frame = reader.schema(SCHEMA_TEXT).load()
+    return partial(_into_nothing, frame), ROWS_THERE * ROW_BYTES
 
 
-def _write(client: SparkClient, delay: int, seconds: float, flight: bool) -> float:
-    """Write rows that Spark makes."""
-    name, options = _format(client, flight, "written")
+def _write(client: SparkClient, seconds: float, flight: bool) -> Move:
+    """Write rows that Spark makes, so many that it takes about the time."""
+    name, options = _format(client, flight, WRITTEN)
     count = round(WRITE_RATE * seconds)
     columns = [f"id + {number} as c{number}" for number in range(ROW_BYTES // 8)]
     frame = client.session.range(0, count, 1, PARTS).selectExpr(*columns)
-    writer = frame.write.format(name).options(**options).mode("overwrite")
-    return count * ROW_BYTES * rate_of(writer.save, 0) / 1e6
+    return frame.write.format(name).options(**options).mode("overwrite").save, count * ROW_BYTES
+
+
+def _alone(client: SparkClient, flight: bool) -> tuple[Any, str]:
+    """Return the module of a client without Spark, and the address of its server."""
+    if not flight:
+        return bulk, client.address("data")
+    from . import flight as module
+
+    return module, client.address("flight")
+
+
+def _read_alone(client: SparkClient, seconds: float, flight: bool) -> Move:
+    module, address = _alone(client, flight)
+    return partial(module.read_all, address), ROWS_THERE * ROW_BYTES
+
+
+def _write_alone(client: SparkClient, seconds: float, flight: bool) -> Move:
+    module, address = _alone(client, flight)
+    size = sum(batch.nbytes for batch in client.rows)
+    return partial(module.write_all, address, client.rows), size
+
+
+def _moved(
+    client: SparkClient,
+    seconds: float,
+    known: dict[str, float],
+    name: str,
+    cpu: bool,
+    make: Callable[..., Move],
+    flight: bool,
+) -> float:
+    """Return MB/s of what moves bulk, or milliseconds of processors for each MB; each of them once.
+
+    A job may be repeated for as long as it is to take.
+    """
+    figure = f"{name}-cpu" if cpu else name
+    if figure not in known:
+        move, size = make(client, seconds, flight)
+        used = processor_seconds()
+        took = repeated(move, seconds)
+        moved = size * len(took) / 1e6
+        known[name] = moved / sum(took)
+        known[f"{name}-cpu"] = 1000 * (processor_seconds() - used) / moved
+    return known.pop(figure)
 
 
 def _pipelines() -> dict[str, Measure]:
@@ -258,12 +322,18 @@ def _pipelines() -> dict[str, Measure]:
     return found
 
 
-def _bulk(name: str, take: Callable[..., float]) -> dict[str, Measure]:
-    of, bulk = f"spark-{name}", (take, NEAR, "MB/s")
-    return {
-        **_measures(of, f'{name}, format("wsmux")', *bulk, flight=False),
-        **_measures(f"{of}-flight", f"{name}, Arrow Flight", *bulk, flight=True),
-    }
+def _bulk(name: str, title: str, make: Callable[..., Move]) -> dict[str, Measure]:
+    found: dict[str, Measure] = {}
+    needs = WITHIN if title.startswith("Spark") else ARROW
+    for flight, ending, of in (False, "", 'format("wsmux")'), (True, "-flight", "Arrow Flight"):
+        for cpu, unit in (False, "MB/s"), (True, "ms/MB"):
+            row = f"{name}{ending}{'-cpu' if cpu else ''}"
+            text = f"{title}, {of}{', processor time of all' if cpu else ''}, RTT 0 ms"
+            run = partial(_moved, name=f"{name}{ending}", cpu=cpu, make=make, flight=flight)
+            found[f"{row}-0ms"] = Measure(
+                text, unit, run, less_is_better=cpu, group=row, needs=needs
+            )
+    return found
 
 
 SPARK_MEASURES = {
@@ -278,6 +348,8 @@ SPARK_MEASURES = {
     **_measures(
         "spark-arrow", "mapInArrow, a batch a message, 4 in flight", _frame, (0, 5), make=_arrow
     ),
-    **_bulk("read", _read),
-    **_bulk("write", _write),
+    **_bulk("read", "read", _read_alone),
+    **_bulk("write", "write", _write_alone),
+    **_bulk("spark-read", "Spark: read", _read),
+    **_bulk("spark-write", "Spark: write", _write),
 }

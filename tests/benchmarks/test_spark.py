@@ -81,7 +81,7 @@ def test_what_needs_a_package_that_is_missing_is_left_out_or_refused() -> None:
 
 
 def test_every_ratio_is_of_rows_that_there_are() -> None:
-    assert len(SPARK_TARGETS) == 19
+    assert len(SPARK_TARGETS) == 21
     for target in SPARK_TARGETS:
         assert {target.measure, target.over} <= set(SPARK_MEASURES)
         assert (target.variant, target.base) == ("pyspark", "pyspark")
