@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,12 @@ def printed(module: str, *arguments: str, environment: dict[str, str], timeout: 
     return done.stdout.decode()
 
 
-def new_session(java: str, master: str) -> Any:
-    """Start Spark in this process."""
+def new_session(java: str, master: str, settings: Mapping[str, str] | None = None) -> Any:
+    """Start Spark in this process, with further settings."""
     from pyspark.sql import SparkSession
 
     os.environ.update(environment() | {"JAVA_HOME": java})
     builder = SparkSession.builder.master(master).appName("wsmux")
-    for name, value in (SETTINGS | DAEMON).items():
+    for name, value in (SETTINGS | DAEMON | dict(settings or {})).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

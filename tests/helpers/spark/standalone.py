@@ -21,7 +21,7 @@ __all__ = ["HOSTS", "cluster"]
 HOSTS = ("127.0.0.2", "127.0.0.3")
 
 # Seconds until a part of the cluster is up, on a busy machine.
-WAIT = 120.0
+WAIT = 300.0
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 

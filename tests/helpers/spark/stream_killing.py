@@ -1,11 +1,12 @@
-"""Kill everything that takes part in a query, at any moment; count what arrives.
+"""Kill everything that takes part in queries, at any moment; count what arrives.
 
-Rows go from a topic of one server to a topic of another. Whoever generates them keeps a ledger,
-and is not killed. The source drops rows as soon as the query has released them.
+Rows go from topics of one server to a topic and to a dataset of another. Whoever generates them
+keeps a ledger, and is not killed. The source drops rows as soon as a query has released them.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -17,18 +18,21 @@ import threading
 import time
 import uuid
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import cycle, islice
 from pathlib import Path
 
-from wsmux.spark import Retention, SqliteTopics
+from wsmux.spark import DeltaDatasets, Retention, SqliteTopics
 
 from ..waiting import wait_for
 from .arrow_data import SCHEMA
+from .ingesting import held as rows_of
 from .killing import Nursery
-from .sessions import ROOT
+from .sessions import ROOT, environment
 from .topics import add, held
 
-__all__ = ["survive"]
+__all__ = ["LOCAL", "STANDALONE", "survive"]
 
 # Seconds for a driver to start and write a batch on a busy machine.
 PATIENCE = 600.0
@@ -36,31 +40,71 @@ PATIENCE = 600.0
 # Rows that the generator is ahead at most.
 AHEAD = 2000
 
-# What tells the processes of a driver, however they are related.
+# What tells the processes of a driver, however they are related, and of its executors.
 MARK = "WSMUX_TEST_DRIVER"
+EXECUTOR = "executor"
 
-# Python processes of a driver: the one that asks for offsets, and all the others.
+# Where jobs run: in the driver's own Java, or in executors of a master and two workers.
+LOCAL, STANDALONE = "local[2,3]", "standalone"
+
+# Processes of a driver: the one that asks for offsets, all other ones of Python, and executors.
 # The driver's Java has the module of the daemon in its command, too, as the value of an option.
 WORDS = {
     "planner": rb"python_streaming_source_runner",
-    "worker": rb"-m\0(pyspark|tests\.spark)\.daemon\0",
+    "worker": rb"-m\0(pyspark|tests\.helpers\.spark)\.daemon\0",
+    EXECUTOR: rb"CoarseGrainedExecutorBackend",
+}
+
+# What is killed, in these shares; a driver takes longest to come again.
+SHARES = {
+    LOCAL: ["driver", "worker", "sink", "planner", "source", "worker", "sink", "worker", "source"],
+    STANDALONE: ["driver", EXECUTOR, "worker", "sink", "source", "planner"]
+    + ["worker", "sink", EXECUTOR, "worker", "source", "sink"],
 }
 
 _log = logging.getLogger(__name__)
 
 
-class Generator(threading.Thread):
-    """Add rows to the source, and drop what was released.
+class Route:
+    """Rows of a topic of the source, on their way to the sink.
+
+    Args:
+        topic: the name of the topic. source: that has it.
+        count: returns how many rows have arrived. found: returns their ids.
 
     Attributes:
         rows: ids below this were added: the ledger.
     """
 
-    def __init__(self, source: SqliteTopics, sink: SqliteTopics) -> None:
+    def __init__(
+        self,
+        topic: str,
+        source: SqliteTopics,
+        count: Callable[[], int],
+        found: Callable[[], list[int]],
+    ) -> None:
+        self.count, self.found = count, found
+        self.rows = 0
+        self._topic, self._source = topic, source
+        source.create(topic, SCHEMA, 2)
+
+    def add(self, batch: int) -> None:
+        """Add some rows, unless those before are still to arrive."""
+        if self.rows - self.count() < AHEAD:
+            self.rows = add(self._source, self._topic, batch, 7, 3, first=self.rows)
+
+    def is_released(self) -> bool:
+        """Return whether some rows were dropped at the source."""
+        return self._source.heads(self._topic).earliest != [0, 0]
+
+
+class Generator(threading.Thread):
+    """Add rows to the source, and drop what was released."""
+
+    def __init__(self, source: SqliteTopics, routes: Sequence[Route]) -> None:
         super().__init__(name="test-generator")
         self.source = source
-        self.sink = sink
-        self.rows = 0
+        self.routes = routes
         self.stopping = threading.Event()
         self.failure: BaseException | None = None
 
@@ -69,62 +113,90 @@ class Generator(threading.Thread):
             for batch in range(10**9):
                 if self.stopping.wait(0.05):
                     return
-                arrived = sum(self.sink.heads("t").latest)
-                if self.rows - arrived < AHEAD:
-                    self.rows = add(self.source, "t", batch, 7, 3, first=self.rows)
-                if arrived and batch % 20 == 0:  # the query is known by then
+                for route in self.routes:
+                    route.add(batch)
+                # The queries are known as soon as rows have arrived.
+                if batch % 20 == 0 and all(route.count() for route in self.routes):
                     self.source.expire(time.time())
         except BaseException as error:
             self.failure = error
 
 
 class Driver:
-    """Run ``stream_driver``, and kill it or some of its processes."""
+    """Run ``stream_driver``, and kill it or some of its processes.
 
-    def __init__(self, arguments: list[str], log: Path) -> None:
-        self.mark = uuid.uuid4().hex
+    Args:
+        master: as Spark calls it. arguments: further ones of ``stream_driver``.
+    """
+
+    def __init__(self, master: str, arguments: list[str], log: Path) -> None:
+        self._mark = f"{MARK}={uuid.uuid4().hex}."
+        self._number = 0
+        self._master = master
         self._arguments = arguments
         self._log = log
         self.start()
 
+    @property
+    def _own(self) -> str:
+        return f"{self._mark}{self._number}."
+
     def start(self) -> None:
+        self._number += 1
+        name, _, value = self._own.partition("=")
+        settings = {}
+        if not self._master.startswith("local"):
+            settings[f"spark.executorEnv.{name}"] = f"{value}{EXECUTOR}"
+        arguments = [self._master, json.dumps(settings), *self._arguments]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.helpers.spark.stream_driver", *self._arguments],
-                env={**os.environ, MARK: self.mark},
+                [sys.executable, "-m", "tests.helpers.spark.stream_driver", *arguments],
+                env={**os.environ, name: value},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
             )
 
-    def pids(self, words: bytes = b"") -> list[int]:
-        """Return the processes of this driver, those whose command has what a pattern wants."""
-        mark, found = f"{MARK}={self.mark}".encode(), []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    environment = (entry / "environ").read_bytes().split(b"\0")
-                    command = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue  # it has ended
-                if mark in environment and re.search(words, command):
-                    found.append(int(entry.name))
-        return found
-
     def kill(self) -> None:
-        """Kill all of it."""
-        while pids := self.pids():
+        """Kill the driver; its executors, which are processes of others, find out themselves."""
+        self._kill_all(lambda mark: mark == self._own)
+
+    def close(self) -> None:
+        """Kill this driver, those before, and all executors."""
+        self._kill_all(lambda mark: mark.startswith(self._mark))
+
+    def kill_one(self, words: bytes, chosen: random.Random) -> bool:
+        """Kill a process whose command has what a pattern wants; tell whether there was one.
+
+        It is of this driver or of its executors.
+        """
+        pids = sorted(_pids(lambda mark: mark.startswith(self._own), words))
+        if pids:
+            _kill(chosen.choice(pids))
+        return bool(pids)
+
+    def _kill_all(self, marked: Callable[[str], bool]) -> None:
+        while pids := _pids(marked):
             for pid in pids:
                 _kill(pid)
             self._process.wait(PATIENCE)
 
-    def kill_one(self, words: bytes, chosen: random.Random) -> bool:
-        """Kill a process whose command has what a pattern wants; tell whether there was one."""
-        pids = sorted(self.pids(words))
-        if pids:
-            _kill(chosen.choice(pids))
-        return bool(pids)
+
+def _pids(marked: Callable[[str], bool], words: bytes = b"") -> list[int]:
+    """Return the processes with such a mark, those whose command has what a pattern wants."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue  # it has ended
+            marks = [each.decode() for each in environment if each.startswith(MARK.encode())]
+            if any(map(marked, marks)) and re.search(words, command):
+                found.append(int(entry.name))
+    return found
 
 
 def _kill(pid: int) -> None:
@@ -132,34 +204,37 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kinds(kills: int, chosen: random.Random) -> list[str]:
-    """Return what is killed, in some order; a driver takes longest to come again."""
-    found = ["driver"] * (kills // 6)
-    found += ["planner", "source", "sink"] * (kills // 6)
-    found += ["worker"] * (kills - len(found))
-    chosen.shuffle(found)
-    return found
-
-
-def kill(what: str, driver: Driver, servers: dict[str, Nursery], chosen: random.Random) -> None:
-    """Kill something, and start it again if nobody else does."""
+def kill(
+    what: str, driver: Driver, servers: dict[str, Nursery], chosen: random.Random
+) -> Iterator[str]:
+    """Kill something, and start it again if nobody else does; yield what it was at each kill."""
     if what == "driver":
         driver.kill()
+        yield what
         driver.start()
     elif what in WORDS:
         wait_for(lambda: driver.kill_one(WORDS[what], chosen), PATIENCE)
+        yield what
     else:
         server = servers[what]
         server.kill()
         server.wait_dead()
+        yield what
         if what == "sink" and chosen.random() < 0.5:
             server.start(after=chosen.randrange(1, 60))
             server.wait_dead()
+            yield what
         server.start()
 
 
-def survive(directory: Path, java: str, kills: int, seed: int) -> None:
-    """Kill so many times, and check that each row has arrived once.
+def survive(directory: Path, java: str, kills: int, seed: int, where: str = LOCAL) -> str:
+    """Kill so many times or once more, and check that each row has arrived once.
+
+    Args:
+        where: ``LOCAL`` or ``STANDALONE``.
+
+    Returns:
+        What was killed how often, and how many rows were lost and doubled.
 
     Raises:
         AssertionError: rows are lost or doubled, or do not arrive.
@@ -167,43 +242,79 @@ def survive(directory: Path, java: str, kills: int, seed: int) -> None:
     chosen = random.Random(seed)
     homes = [directory / "from", directory / "to"]
     source = SqliteTopics(homes[0], retention=Retention(rows=1))
-    sink = SqliteTopics(homes[1])
-    for topics in (source, sink):
-        topics.create("t", SCHEMA, 2)
+    sink, datasets = SqliteTopics(homes[1]), DeltaDatasets(homes[1])
+    sink.create("t", SCHEMA, 2)
+    datasets.commit(datasets.begin("d", "create", SCHEMA).txn, [])
+    routes = [
+        Route("t", source, lambda: sum(sink.heads("t").latest), lambda: held(sink, "t")),
+        Route("d", source, lambda: datasets.describe("d").rows, lambda: rows_of(datasets)),
+    ]
     # The source is swept by the generator alone: servers that keep everything would join files of
     # rows that were released with those of rows that were not, and so keep both.
     nurseries = [Nursery(homes[0], sweep=PATIENCE), Nursery(homes[1])]
-    urls = [nursery.url for nursery in nurseries]
-    generator = Generator(source, sink)
-    driver = Driver([java, *urls, str(directory / "checkpoint")], directory / "driver.log")
+    servers = dict(zip(("source", "sink"), nurseries, strict=True))
+    arguments = [java, *(nursery.url for nursery in nurseries), str(directory / "checkpoints")]
+    generator = Generator(source, routes)
+    done: Counter[str] = Counter()
     try:
-        generator.start()
-        servers = dict(zip(("source", "sink"), nurseries, strict=True))
-        for number, what in enumerate(kinds(kills, chosen), 1):
-            before = sum(sink.heads("t").latest)
-            wait_for(lambda before=before: sum(sink.heads("t").latest) > before, PATIENCE)
-            generator.stopping.wait(chosen.uniform(0.0, 0.5))  # the moment is any
-            _log.info("kill %d of %d: %s, behind row %d", number, kills, what, before)
-            kill(what, driver, servers, chosen)
-        generator.stopping.set()
-        generator.join(PATIENCE)
-        wait_for(lambda: sum(sink.heads("t").latest) >= generator.rows, PATIENCE)
+        with (
+            _master(where, directory) as master,
+            _closing(Driver(master, arguments, directory / "driver.log")) as driver,
+        ):
+            generator.start()
+            order = [*islice(cycle(SHARES[where]), kills)]
+            chosen.shuffle(order)
+            for what in order:
+                if done.total() >= kills:
+                    break
+                route = chosen.choice(routes)
+                before = route.count()
+                wait_for(lambda route=route, before=before: route.count() > before, PATIENCE)
+                generator.stopping.wait(chosen.uniform(0.0, 0.5))  # the moment is any
+                for each in kill(what, driver, servers, chosen):
+                    done[each] += 1
+                    _log.info("kill %d of %d: %s, row %d", done.total(), kills, each, before)
+            generator.stopping.set()
+            generator.join(PATIENCE)
+            for route in routes:
+                wait_for(lambda route=route: route.count() >= route.rows, PATIENCE)
     finally:
         generator.stopping.set()
-        driver.kill()
         for nursery in nurseries:
             nursery.close()
     if generator.failure is not None:
         raise generator.failure
-    check(sink, generator.rows)
-    assert source.heads("t").earliest != [0, 0], "nothing was released"
+    assert all(route.is_released() for route in routes), "nothing was released"
+    return f"{where}, seed {seed}: {done.total()} kills, {dict(done)}; {checked(routes)}"
 
 
-def check(sink: SqliteTopics, rows: int) -> None:
-    """Compare what has arrived with the ledger."""
-    found = Counter(held(sink, "t"))
-    doubled = {row: count for row, count in found.items() if count > 1}
-    lost = set(range(rows)) - found.keys()
-    assert not doubled, f"doubled: {sorted(doubled.items())[:20]}"
-    assert not lost, f"lost: {sorted(lost)[:20]}"
-    assert len(found) == rows
+@contextmanager
+def _master(where: str, directory: Path) -> Iterator[str]:
+    """Yield what drivers call where jobs run."""
+    from .standalone import cluster
+
+    with cluster(environment(), directory) if where == STANDALONE else nullcontext(where) as found:
+        yield found
+
+
+@contextmanager
+def _closing(driver: Driver) -> Iterator[Driver]:
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def checked(routes: Sequence[Route]) -> str:
+    """Compare what has arrived with the ledgers; return how many rows that are."""
+    counts = [Counter(route.found()) for route in routes]
+    wrong = []
+    for route, found in zip(routes, counts, strict=True):
+        doubled = sorted((row, count) for row, count in found.items() if count > 1)
+        lost = sorted(set(range(route.rows)) - found.keys())
+        strange = sorted(found.keys() - set(range(route.rows)))
+        if doubled or lost or strange:
+            text = f"{len(doubled)} doubled, {doubled[:20]}; {len(lost)} lost, {lost[:20]}"
+            wrong.append(f"{text}; {len(strange)} from nowhere, {strange[:20]}")
+    assert not wrong, wrong
+    return f"{sum(route.rows for route in routes)} rows, 0 lost, 0 doubled"
