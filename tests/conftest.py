@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.helpers.examples",
     "tests.helpers.fixtures",
     "tests.helpers.guards",
+    "tests.helpers.leading",
 ]
 
 

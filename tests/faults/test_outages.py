@@ -108,7 +108,11 @@ def interrupt_in_outage(ends: Pair, call: str, number: int) -> bool:
     over = threading.Event()
 
     def waits() -> bool:
-        return sys._current_frames()[thread].f_code.co_name in ("park", "wait_writable")
+        return sys._current_frames()[thread].f_code.co_name in (
+            "park",
+            "park_beside",
+            "wait_writable",
+        )
 
     def end() -> None:
         """Go on once the call waits, or has been interrupted before that."""
@@ -124,13 +128,11 @@ def interrupt_in_outage(ends: Pair, call: str, number: int) -> bool:
     ends.outage()
     ending = in_thread(end)
     made: list[object] = []  # what is dropped at once would be collected within the call
-    gc.disable()  # so would be what others left
     try:
         return interrupted_at(number, lambda: made.append(CALLS[call](ends.client, ours)))
     except wsmux.ConnectionClosed:
         return True
     finally:
-        gc.enable()
         over.set()
         assert comes_free(multiplexer_of(ends.client).mutex)
         assert comes_free(send_lock_of(ends.client))

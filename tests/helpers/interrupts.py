@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -46,7 +47,8 @@ def interrupted_at(
 ) -> bool:
     """Call ``action``, interrupted at that of its steps, counted from 1; return whether it was.
 
-    Must be called in the main thread.
+    Must be called in the main thread. No garbage is collected meanwhile: what a handler raises in a
+    finalizer is swallowed, in any program.
 
     Args:
         number: of the step.
@@ -55,6 +57,7 @@ def interrupted_at(
     """
     steps = _Steps(number)
     before = signal.signal(signal.SIGALRM, _handle)
+    gc.disable()
     try:
         try:
             sys.setprofile(steps)
@@ -66,5 +69,6 @@ def interrupted_at(
         if handle is not None:
             handle()
     finally:
+        gc.enable()
         signal.signal(signal.SIGALRM, before)
     return steps.fired

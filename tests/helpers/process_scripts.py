@@ -573,7 +573,13 @@ def settled(thread: int) -> bool:
     """Return whether a thread waits in a call of the library, many looks in a row."""
     for _ in range(10):
         frame: FrameType | None = sys._current_frames()[thread]
-        if frame is None or frame.f_code.co_name not in ("park", "wait", "wait_writable", "join"):
+        if frame is None or frame.f_code.co_name not in (
+            "park",
+            "park_beside",
+            "wait",
+            "wait_writable",
+            "join",
+        ):
             return False
         while frame is not None and not frame.f_code.co_filename.startswith(LIBRARY):
             frame = frame.f_back
@@ -760,15 +766,15 @@ def interrupt_serve_forever(presses: str) -> None:
 
 
 class Interrupter:
-    """Run a signal handler in this thread at the ``at``-th point, within the library.
+    """Send this thread a signal at the ``at``-th point, within the library.
 
     CPython handles signals after a call has returned, when a function starts and at a jump back.
     """
 
     def __init__(self, at: int, handler: Callable[[], object]) -> None:
         self.left = at
-        self.handler = handler
         self.where = ""
+        signal.signal(signal.SIGALRM, lambda number, frame: handler())
 
     def __enter__(self) -> Self:
         sys.settrace(self.trace)
@@ -787,7 +793,7 @@ class Interrupter:
                 sys.settrace(None)
                 code = frame.f_code
                 self.where = f"{code.co_qualname}:{frame.f_lineno}"
-                self.handler()
+                signal.pthread_kill(threading.get_ident(), signal.SIGALRM)
         return self.trace
 
 

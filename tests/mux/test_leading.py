@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,12 +16,12 @@ import pytest
 import wsmux
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import EventParker, Waiter
-from wsmux.transport.socket_poller import SocketPoller
 
 from ..helpers.carriers import ON_SOME, Carrier, Ends
 from ..helpers.connections import Join, Spawn
 from ..helpers.inside import is_led, on_led_round, plain_socket_of
-from ..helpers.joined_streams import open_pair, read_exactly
+from ..helpers.interrupts import interrupted_at
+from ..helpers.joined_streams import Joined, open_pair, read_exactly
 from ..helpers.resumed import joined, pair
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for, wait_for_reader
@@ -58,22 +60,109 @@ def test_one_waiting_reader_receives_for_itself(
 
 
 @OVER_SOCKETS
-def test_the_main_thread_only_waits(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal handler, which runs there, may raise at any step."""
-    borrowers: list[int] = []
-    lend = SocketPoller.lend
-
-    def lends(poller: SocketPoller, parker: EventParker) -> int:
-        borrowers.append(threading.get_ident())
-        return lend(poller, parker)
-
-    monkeypatch.setattr(SocketPoller, "lend", lends)
+def test_the_main_thread_receives_for_itself_too(
+    ends: Ends, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    on_led_round(monkeypatch, lambda: rounds.append(threading.get_ident()))
     near, far = open_pair(*ends)
-    writing = threading.Timer(0.05, far.write, (b"x",))
-    writing.start()
+
+    def write() -> None:
+        leads(ends.client)
+        far.write(b"x")
+
+    writing = spawn(write)
     assert near.read(1) == b"x"
-    writing.join()
-    assert borrowers == []
+    writing.result(WAIT)
+    assert threading.get_ident() in rounds
+
+
+@OVER_SOCKETS
+def test_an_interrupt_of_a_main_thread_that_receives_loses_nothing(
+    join_ends: Join, spawn: Spawn
+) -> None:
+    """At no step; its round is finished first."""
+    number = led = 0
+    fired = True
+    while fired:
+        ends = join_ends()
+        wanted, other = open_pair(*ends), open_pair(*ends)
+        while fired and not ends.client.closed:
+            number += 1
+            over = threading.Event()
+
+            def write(
+                ends: Ends = ends,
+                wanted: Joined = wanted,
+                other: Joined = other,
+                over: threading.Event = over,
+            ) -> bool:
+                wait_for(lambda: over.is_set() or is_led(ends.client))
+                led = not over.is_set()
+                other.far.write(b"y")
+                wanted.far.write(b"x")
+                return led
+
+            writing = spawn(write)
+            try:
+                fired = interrupted_at(number, lambda wanted=wanted: wanted.near.read(1))
+            finally:
+                over.set()
+            led += writing.result(WAIT)
+            if ends.client.closed:
+                assert "in the middle of receiving" not in str(ends.client.error)
+            else:
+                assert read_exactly(other.near, 1) == b"y"
+                wait_for(lambda ends=ends: not is_led(ends.client))
+                wanted.near.reset()
+                wanted = open_pair(*ends)
+        ends.client.abort()
+        ends.server.abort()
+    assert led > 10
+
+
+IN_HANDLERS: dict[str, Callable[[Ends, Joined], object]] = {
+    "ping": lambda ends, other: ends.client.ping(WAIT),
+    "read": lambda ends, other: read_exactly(other.near, 1),
+    "open a stream": lambda ends, other: ends.client.open_stream(WAIT).reset(),
+    "close": lambda ends, other: ends.client.close(WAIT),
+}
+
+
+@OVER_SOCKETS
+@pytest.mark.parametrize("action", IN_HANDLERS)
+def test_a_signal_handler_may_use_the_connection_of_the_read_it_interrupts(
+    ends: Ends, spawn: Spawn, action: str
+) -> None:
+    """It finds the socket with the I/O thread, which answers it."""
+    near, far = open_pair(*ends)
+    other = open_pair(*ends)
+    main, done = threading.get_ident(), threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        IN_HANDLERS[action](ends, other)
+        done.set()
+
+    def send() -> None:
+        leads(ends.client)
+        signal.pthread_kill(main, signal.SIGALRM)
+        if action == "read":
+            other.far.write(b"y")
+        assert done.wait(WAIT)
+        if action != "close":
+            far.write(b"x")
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        sending = spawn(send)
+        if action == "close":
+            with pytest.raises(wsmux.ConnectionClosedOK):
+                near.read(1)
+        else:
+            assert near.read(1) == b"x"
+        sending.result(WAIT)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 @OVER_SOCKETS

@@ -139,6 +139,11 @@ class EventParker(Parker):
         elif self._fd >= 0:
             os.write(self._fd, _ONE)
 
+    def interrupt(self) -> None:
+        """End the wait of a thread that parks, from a signal handler in that thread."""
+        if self._fd >= 0:
+            os.write(self._fd, _ONE)
+
     def park(self, deadline: Deadline) -> None:
         seconds = deadline.park_seconds()
         if seconds >= 0 and not self._poller().poll(seconds * 1000):

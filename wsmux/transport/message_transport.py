@@ -62,6 +62,7 @@ from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
 from ..runtime.memory import PRESSURE, REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import EventParker, OneShotEvent, Parker, Waiter, WaitQueue, wake
+from ..runtime.signals import held_back
 from ..runtime.threads import register
 from .fair_queue import Frame
 from .keepalive import KeepAlive, Ping, Pings
@@ -268,8 +269,9 @@ class PeerLimits:
 # 7.1.1), and that a failed connection has to send its close code.
 LINGER = 1.0
 
-# Threads that wait for received bytes read the socket themselves; only tests change this.
-READERS_LEAD = True
+# A thread that begins to wait for received bytes leads if fewer than these wait there; only tests
+# change it.
+LEADS_BELOW = 1
 
 # Looking these up in the module for each poll costs too much.
 POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
@@ -853,21 +855,19 @@ class MessageTransport:
     ) -> None:
         """Wait as the ``wait`` of ``place`` does, and read the socket if nobody else does.
 
-        That is, if no other thread waits here, and this is not the main thread: a signal handler,
-        which runs there, may raise at any step of a round, and what was read would be lost.
+        That is, if no other thread waits here. In the main thread handlers of signals are held back
+        then; they end the wait, as they might raise in the middle of receiving.
 
         Args:
             mutex: what guards ``place``, and is held; the same for all that wait here.
         """
         leads = (
-            READERS_LEAD
-            and not self._waiting
+            self._waiting < LEADS_BELOW
             and self.handle is not None
             and self._poller.lends
             and self._poller.fd >= 0
             and not self._framing.filled
             and not self._paused
-            and threading.get_ident() != threading.main_thread().ident
         )
         self._waiting += 1
         try:
@@ -879,21 +879,23 @@ class MessageTransport:
         """Park, and do rounds of receiving meanwhile."""
         over = False
         if isinstance(parker, EventParker):
-            try:
-                fd = self._poller.lend(parker)
-                if fd >= 0:
-                    parker.begin_beside(fd)
-                    over = self._lead_rounds(parker, deadline)
-                    over = parker.end_beside() or over
+            # No handler finds the socket borrowed: it may use this connection, or close it.
+            with held_back(parker.interrupt):
+                try:
+                    fd = self._poller.lend(parker)
+                    if fd >= 0:
+                        parker.begin_beside(fd)
+                        over = self._lead_rounds(parker, deadline)
+                        over = parker.end_beside() or over
+                        self._poller.take_back(parker)
+                        if self._socket.hides_bytes and self._socket.pending():
+                            self._wakeup.set()
+                except BaseException:
+                    # Another thread may inject an exception at any step: all of it is done again.
+                    parker.end_beside()
                     self._poller.take_back(parker)
-                    if self._socket.hides_bytes and self._socket.pending():
-                        self._wakeup.set()
-            except BaseException:
-                # Another thread may inject an exception at any step, so all of it is done again.
-                parker.end_beside()
-                self._poller.take_back(parker)
-                self._wakeup.set()
-                raise
+                    self._wakeup.set()
+                    raise
         if not over:
             parker.park(deadline)
 
@@ -910,12 +912,12 @@ class MessageTransport:
 
     def _lead_round(self, parker: Parker) -> bool:
         """Receive once in the place of the I/O thread; return whether to go on with that."""
-        whole = False
+        whole = True
         try:
             with self._round:
                 if not self._may_lead(parker):
-                    whole = True
                     return False
+                whole = False
                 self.now, handle = clock.monotonic(), self.handle
                 assert handle is not None
                 for messages in self._receive(True):

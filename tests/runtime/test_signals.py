@@ -1,0 +1,177 @@
+"""Handlers of signals that are called behind a block, and not within it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from types import FrameType, TracebackType
+from typing import Any
+
+import pytest
+
+from wsmux.runtime.signals import held_back
+
+from ..helpers.connections import Spawn
+from ..helpers.interrupts import interrupted_at
+from ..helpers.timeouts import WAIT
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+class Raised(Exception):
+    """What a handler of these tests raises."""
+
+
+class Handled:
+    """Handlers of SIGUSR1 and SIGUSR2, which note that they were called."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        self.numbers.append(number)
+
+    def note_and_raise(self, number: int, frame: FrameType | None) -> None:
+        self.numbers.append(number)
+        raise Raised(number)
+
+
+@pytest.fixture
+def handled() -> Iterator[Handled]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    handled = Handled()
+    for number in before:
+        signal.signal(number, handled.note)
+    yield handled
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in sorted(signal.valid_signals())]
+
+
+def test_a_handler_is_called_behind_the_block(handled: Handled) -> None:
+    before, told = handlers(), []
+    with held_back(lambda: told.append(1)):
+        signal.raise_signal(signal.SIGUSR1)
+        assert (handled.numbers, told) == ([], [1])
+        signal.raise_signal(signal.SIGUSR1)
+    assert set(handled.numbers) == {signal.SIGUSR1}
+    assert handlers() == before
+    signal.raise_signal(signal.SIGUSR2)
+    assert handled.numbers[-1] == signal.SIGUSR2
+
+
+def test_every_handler_is_called_though_each_raises(handled: Handled) -> None:
+    before = handlers()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, handled.note_and_raise)
+
+    def work() -> None:
+        with held_back(bool):
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR2)
+
+    with pytest.raises(Raised):
+        work()
+    assert sorted(handled.numbers) == [signal.SIGUSR1, signal.SIGUSR2]
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, handled.note)
+    assert handlers() == before
+
+
+def test_a_handler_of_the_next_block_is_the_one_that_was_set_last(handled: Handled) -> None:
+    other = Handled()
+    with held_back(bool):
+        pass
+    signal.signal(signal.SIGUSR1, other.note)
+    with held_back(bool):
+        signal.raise_signal(signal.SIGUSR1)
+    assert (handled.numbers, other.numbers) == ([], [signal.SIGUSR1])
+
+
+def test_what_the_system_does_is_left_alone(handled: Handled) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with held_back(bool):
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGUSR1)
+    assert handled.numbers == []
+
+
+def test_another_thread_holds_nothing_back(handled: Handled, spawn: Spawn) -> None:
+    def hold() -> None:
+        with held_back(bool):
+            assert signal.getsignal(signal.SIGUSR1) == handled.note
+
+    spawn(hold).result(WAIT)
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["it returns", "it raises"])
+def test_an_interrupt_at_any_step_breaks_off_no_block(handled: Handled, raises: bool) -> None:
+    """Nor does it leave another handler behind, nor does the handler that waits go astray."""
+    before = handlers()
+    signal.signal(signal.SIGUSR1, handled.note_and_raise if raises else handled.note)
+    places: list[str] = []
+    begun: list[TracebackType] = []
+
+    def work() -> None:
+        with suppress(Raised), held_back(bool):
+            places.append("begun")
+            signal.raise_signal(signal.SIGUSR1)
+            places.append("ended")
+
+    def look() -> None:
+        """Note whether a handler was broken off at its first step, as in any program."""
+        trace = sys.exc_info()[2]
+        while trace is not None:
+            if trace.tb_frame.f_code.co_name.startswith("note"):
+                begun.append(trace)
+            trace = trace.tb_next
+
+    interrupted_at(1_000_000, work)  # from here on it knows the handlers
+    found: set[bool] = set()
+    for number in count(1):
+        for each in (places, handled.numbers, begun):
+            each.clear()
+        interrupted = interrupted_at(number, work, handle=look)
+        assert places in ([], ["begun", "ended"])
+        assert len(handled.numbers or begun) == len(places) // 2
+        found.add(bool(places))
+        signal.raise_signal(signal.SIGUSR2)
+        assert handled.numbers[-1] == signal.SIGUSR2
+        if not interrupted:
+            break
+    assert found == {False, True}
+    assert number > 15
+    signal.signal(signal.SIGUSR1, handled.note)
+    assert handlers() == before
+
+
+def test_a_child_forked_meanwhile_has_its_handlers(handled: Handled, spawn: Spawn) -> None:
+    """It has the thread as its main thread that forked, and no block there."""
+    holding, forked = threading.Event(), threading.Event()
+
+    def fork() -> int:
+        assert holding.wait(WAIT)
+        child = os.fork()
+        if not child:
+            try:
+                signal.raise_signal(signal.SIGUSR2)
+            finally:
+                os._exit(handled.numbers != [signal.SIGUSR2])
+        forked.set()
+        return os.waitpid(child, 0)[1]
+
+    status = spawn(fork)
+    with held_back(bool):
+        signal.raise_signal(signal.SIGUSR1)
+        holding.set()
+        assert forked.wait(WAIT)
+    assert status.result(WAIT) == 0
+    assert handled.numbers == [signal.SIGUSR1]
