@@ -90,7 +90,8 @@ class ClusterClient:
                 working = [pool.submit(node_of, each, STEP) for each in clients.values()]
             for each in working:
                 each.result()
-            return 1000 * quantiles(asker.ask(), n=100, method="inclusive")[-1]
+            took: list[float] = asker.ask()
+            return 1000 * quantiles(took, n=100, method="inclusive")[-1]
 
     def held_back(self) -> float:
         """Return the KiB that a client has sent to one who does not read, once it is held back.

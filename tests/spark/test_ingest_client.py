@@ -17,7 +17,7 @@ from wsmux.spark.protocol import Code, refusal
 from ..helpers.checkout import ROOT
 from ..helpers.spark.arrow_data import SCHEMA, pa, rows
 from ..helpers.spark.ingesting import Gated, held, opened, row
-from ..helpers.spark.inside import ingest_held, stream_of
+from ..helpers.spark.inside import ingest_held, stream_of, wait_of
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
@@ -406,7 +406,7 @@ def test_an_interrupt_loses_and_doubles_nothing(
         if call == "write":
             monkeypatch.setattr(stream, "write", interrupted)
         else:
-            monkeypatch.setattr(client, "_wait_locked", interrupted)
+            monkeypatch.setattr(*wait_of(client), interrupted)
             Gate(store).opened.set()
         with pytest.raises(KeyboardInterrupt):
             client.wait_durable(client.write(row(1)))

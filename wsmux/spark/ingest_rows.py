@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..rpc import RiverError
 from ..runtime.lazy_imports import pa, pc
 from .protocol import Code
-from .store.schemas import conform, first_line, inside
+from .store.schemas import conform, first_line, forbids_nulls, inside
 
 __all__ = ["WRONG_TYPE", "RowConverter"]
 
@@ -22,6 +22,9 @@ WRONG_TYPE = "WRONG_TYPE"
 
 # What pyarrow raises for values that do not fit.
 _UNFIT = (TypeError, ValueError, OverflowError, ArithmeticError)  # ``ArrowInvalid`` is a ValueError
+
+_FRACTIONS = (float, Decimal)
+_NO_DATES = (int, datetime)
 
 Odd = Callable[[Any], bool]
 
@@ -32,6 +35,8 @@ class _Column(NamedTuple):
     nullable: bool
     odd: Odd | None
     """Recognises values that pyarrow would accept and change."""
+    inner: bool
+    """Whether there is something inside that is never null."""
 
 
 class RowConverter:
@@ -39,7 +44,11 @@ class RowConverter:
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._columns = [_Column(f.name, f.type, f.nullable, _odd_for(f.type)) for f in schema]
+        self._columns = [
+            _Column(f.name, f.type, f.nullable, _odd_for(f.type), forbids_nulls(f.type))
+            for f in schema
+        ]
+        self._names = frozenset(schema.names)
 
     def batches(self, data: Any) -> Iterator[Any]:
         """Yield batches made of a row (a mapping), a list of rows, a record batch or a table.
@@ -64,9 +73,7 @@ class RowConverter:
         for place, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 raise RiverError(WRONG_TYPE, f"row {place} must be a dict, got {_told(row)}")
-            if len(row) != len(self._columns) or not all(
-                each.name in row for each in self._columns
-            ):
+            if row.keys() != self._names:
                 self._check_names([*row], f"row {place}")
         columns = [_array_of([row[each.name] for row in rows], each) for each in self._columns]
         return self._batch(columns)
@@ -87,6 +94,11 @@ class RowConverter:
 
     def _batch(self, columns: Sequence[Any]) -> Any:
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        whole = zip(self._columns, columns, strict=True)
+        if not any(
+            each.inner or (column.null_count and not each.nullable) for each, column in whole
+        ):
+            return batch
         try:
             return conform(batch, self._schema)
         except RiverError as error:  # nulls where there are none
@@ -148,9 +160,9 @@ def _array(values: list[Any], column: _Column) -> Any:
 def _odd_for(kind: Any) -> Odd | None:
     types = pa.types
     if types.is_integer(kind):
-        return lambda value: isinstance(value, float | Decimal)
+        return lambda value: isinstance(value, _FRACTIONS)
     if types.is_date(kind):
-        return lambda value: isinstance(value, int | datetime)
+        return lambda value: isinstance(value, _NO_DATES)
     if types.is_timestamp(kind):
         return lambda value: isinstance(value, int)
     if types.is_struct(kind):

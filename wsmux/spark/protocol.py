@@ -13,14 +13,23 @@ for the end, and one that recognises it gets the reason.
 ``write``: the header holds ``txn``, ``partition`` and ``attempt``. After the first line the client
 sends one Arrow IPC stream and closes its write side; the server answers with a second line, the
 receipt.
-``ingest``: the header holds ``dataset``, ``client``, ``session`` (random, for each object that
-writes) and perhaps ``create``, a schema in base64 for a dataset that is not there. A second line of
-the server has ``offset``, how many rows of the client are in the dataset, ``session``, which wrote
-the last of them, ``partition_by``, ``batch_bytes`` and ``schema``, the length of an Arrow IPC
-schema that follows it; or it is a refusal. The client sends one Arrow IPC stream of the rows from
-that offset on. The server answers with an 8-byte number each time that more of them are durable:
-how many are by now; or it ends with ``FAILURE`` and a refusal line. A client whose name begins with
-``~`` is remembered for a time only.
+``ingest``: the header holds ``dataset``. Messages follow the first line both ways: a kind (one
+byte), the number of a client (four bytes), a length (four bytes), low bytes first, and a body. One
+stream serves all clients of a process, which gives each a number of its own.
+
+=========  =====================================================================================
+OPEN       JSON: ``client``, ``session`` (random, for each object that writes) and perhaps
+           ``create``, a schema in base64 for a dataset that is not there
+OPENED     the answer, JSON: ``offset``, how many rows of the client are in the dataset,
+           ``session``, which wrote the last of them, ``partition_by``, ``batch_bytes``, and
+           ``schema`` in base64 unless it is the one that this stream was told last
+ROWS       an Arrow IPC message of rows from that offset on, a record batch of the schema
+DURABLE    8 bytes, low bytes first: how many rows of the client are durable by now
+REFUSED    a refusal line; nothing more is heard from that number, nor told to it
+LEAVE      the client sends nothing more
+=========  =====================================================================================
+
+A client whose name begins with ``~`` is remembered for a time only.
 
 This module needs no pyarrow, clock or files.
 """
@@ -29,9 +38,10 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Self
 
 from ..rpc import RiverError
@@ -41,6 +51,7 @@ __all__ = [
     "FAILED",
     "FAILURE",
     "INGEST",
+    "INGEST_HEAD",
     "MAX_CLIENT",
     "MAX_HEADER",
     "MAX_WHOLE",
@@ -49,12 +60,14 @@ __all__ = [
     "TOPIC_SERVICE",
     "WRITE",
     "Code",
+    "Ingest",
     "RangeToken",
     "Receipt",
     "Request",
     "TxnId",
     "check_name",
     "encode_line",
+    "ingest_message",
     "is_name",
     "parse_line",
     "raise_refusal",
@@ -68,6 +81,9 @@ READ, WRITE, INGEST = "read", "write", "ingest"
 # What the random names of ingest clients begin with, and characters of a name.
 TEMPORARY = "~"
 MAX_CLIENT = 200
+
+# What a message of ingest begins with: its kind, the number of a client, the length of its body.
+INGEST_HEAD = struct.Struct("<BII")
 
 # Bytes of a header including its newline; enough for thousands of columns.
 MAX_HEADER = 64 * 1024
@@ -128,6 +144,17 @@ class Code(StrEnum):
     """Other changes to the dataset or topic took too long; nothing was done, retry."""
     STORE_FAILED = "STORE_FAILED"
     """The disk is full, or the system refused in another way."""
+
+
+class Ingest(IntEnum):
+    """Name the kinds of messages of ``ingest``."""
+
+    OPEN, OPENED, ROWS, DURABLE, REFUSED, LEAVE = range(1, 7)
+
+
+def ingest_message(kind: Ingest, number: int, body: Any = b"") -> bytes:
+    """Return a message of ``ingest``."""
+    return b"".join((INGEST_HEAD.pack(kind, number, len(body)), body))
 
 
 def refusal(code: Code, message: str) -> RiverError:

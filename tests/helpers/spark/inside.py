@@ -30,6 +30,7 @@ __all__ = [
     "stores_of",
     "stream_of",
     "table_of",
+    "wait_of",
 ]
 
 
@@ -89,6 +90,12 @@ def ingest_held(server: DataServer) -> IngestHeld:
 
 
 def stream_of(client: IngestClient) -> Stream:
-    """Return the stream of an ingest client."""
-    assert client._stream is not None
-    return client._stream
+    """Return the stream by which an ingest client writes."""
+    stream = client._outbox._channel._stream
+    assert stream is not None
+    return stream
+
+
+def wait_of(client: IngestClient) -> tuple[object, str]:
+    """Return what an ingest client waits by: an object, and the name of its method."""
+    return client._outbox, "_wait_locked"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-import contextlib
+import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 
 import wsmux
 from wsmux.spark import DataServer, DatasetStore, GroupCommit, serve_data
-from wsmux.spark.protocol import FAILURE
+from wsmux.spark.ingest_messages import Messages
+from wsmux.spark.protocol import INGEST_HEAD, Ingest, encode_line, ingest_message
 from wsmux.spark.store.base import IngestTarget
 
-from ...helpers.spark.arrow_data import SCHEMA, ipc, pa, rows
+from ...helpers.spark.arrow_data import SCHEMA, pa, rows
 from ...helpers.spark.bulk import schema_of
 from ...helpers.spark.clients import WAIT, open_named, read_line, refusal_of
 from ...helpers.spark.ingesting import Gated, held
@@ -25,7 +27,6 @@ from ...helpers.waiting import wait_for
 pytestmark = pytest.mark.spark
 
 CREATE = base64.b64encode(schema_of(SCHEMA)).decode()
-END = ipc(SCHEMA, [])[-8:]
 
 
 @pytest.fixture
@@ -46,69 +47,99 @@ def connection(server: DataServer) -> Iterator[wsmux.Connection]:
         yield made
 
 
-def begin(connection: wsmux.Connection, **fields: Any) -> tuple[wsmux.Stream, Any]:
-    """Open a stream; return it and what the server tells."""
-    header = {"dataset": "d", "client": "~1", "session": "s", "create": CREATE, **fields}
-    stream = open_named(connection, "ingest", **header)
-    assert read_line(stream) == {"ok": True}
-    return stream, read_line(stream)
+class Channel:
+    """The stream of some clients, each of which has a number."""
+
+    def __init__(self, connection: wsmux.Connection, dataset: Any = "d") -> None:
+        self.stream = open_named(connection, "ingest", dataset=dataset)
+        self._messages = Messages(self.stream)
+        self._numbers = itertools.count()
+
+    def begin(self, **fields: Any) -> tuple[int, Any]:
+        """Open a client; return its number and what the server tells."""
+        number = next(self._numbers)
+        told = {"client": f"~{number}", "session": "s", "create": CREATE, **fields}
+        self.send(Ingest.OPEN, number, encode_line(told))
+        kind, body = self.answer(number)
+        assert kind in (Ingest.OPENED, Ingest.REFUSED)
+        return number, json.loads(body)
+
+    def begun(self, **fields: Any) -> int:
+        number, told = self.begin(**fields)
+        assert "offset" in told, told
+        return number
+
+    def send(self, kind: Ingest, number: int, body: Any = b"") -> None:
+        self.stream.write(ingest_message(kind, number, body))
+
+    def add(self, number: int, *batches: Any) -> None:
+        for each in batches:
+            self.send(Ingest.ROWS, number, each.serialize())
+
+    def answer(self, number: int) -> tuple[int, bytes]:
+        head = self._messages.head()
+        assert head is not None
+        assert head[1] == number
+        return head[0], bytes(self._messages.body(head[2]))
+
+    def offset(self, number: int) -> int:
+        kind, body = self.answer(number)
+        assert kind == Ingest.DURABLE, body
+        return int.from_bytes(body, "little")
+
+    def code(self, number: int) -> str:
+        """Return the code with which a client is refused."""
+        kind, body = self.answer(number)
+        assert kind == Ingest.REFUSED
+        told = json.loads(body)
+        assert told["ok"] is False
+        return str(told["code"])
 
 
-def begun(connection: wsmux.Connection, **fields: Any) -> wsmux.Stream:
-    stream, told = begin(connection, **fields)
-    data = bytearray(told["schema"])
-    assert stream.fill(data) == len(data)
-    assert pa.ipc.read_schema(pa.py_buffer(bytes(data))).equals(SCHEMA)
-    return stream
+@pytest.fixture
+def channel(connection: wsmux.Connection) -> Channel:
+    made = Channel(connection)
+    assert read_line(made.stream) == {"ok": True}
+    return made
 
 
-def failure(stream: wsmux.Stream) -> str:
-    """Return the code of the failure that ends a stream."""
-    data = bytearray(8)
-    while stream.fill(data) == 8 and data != FAILURE:
-        pass
-    assert data == FAILURE
-    return refusal_of(stream)
+def test_what_is_told_at_first_and_of_what_is_durable(store: Gated, channel: Channel) -> None:
+    number, told = channel.begin(client="~1")
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told.pop("schema"))))
+    assert schema.equals(SCHEMA)
+    first = {"offset": 0, "session": "", "partition_by": [], "batch_bytes": 64 * 1024}
+    assert told == first
+    channel.add(number, rows(0, 3), rows(3, 2))
+    assert channel.offset(number) in (3, 5)
+    wait_for(lambda: held(store) == [0, 1, 2, 3, 4])
+    channel.send(Ingest.LEAVE, number)
+    other, told = channel.begin(client="~2")  # the schema is not told again
+    assert told == first
+    assert channel.begin(client="~1", session="t")[1] == {**first, "offset": 5, "session": "s"}
 
 
-def offset(stream: wsmux.Stream) -> int:
-    return int.from_bytes(stream.read(8), "big")
+def test_a_schema_that_is_another_by_now_is_told_again(store: Gated, channel: Channel) -> None:
+    old = channel.begun()
+    wider = pa.schema([*SCHEMA, pa.field("more", pa.int64())])
+    store.commit(store.begin("d", "append", wider, merge_schema=True).txn, [])
+    new, told = channel.begin()
+    assert pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["schema"]))).equals(wider)
+    channel.add(old, rows(0, 1))
+    assert channel.offset(old) == 1
+    channel.add(new, rows(1, 1).append_column("more", pa.array([7])))
+    assert channel.offset(new) == 1
+    assert held(store) == [0, 1]
 
 
-def test_what_is_told_at_first_and_of_what_is_durable(
-    store: Gated, connection: wsmux.Connection
-) -> None:
-    stream, told = begin(connection)
-    told.pop("schema")
-    assert told == {
-        "ok": True,
-        "offset": 0,
-        "session": "",
-        "partition_by": [],
-        "batch_bytes": 64 * 1024,
-    }
-    stream.reset()
-    with begun(connection) as stream:
-        whole = ipc(SCHEMA, [rows(0, 3), rows(3, 2)])
-        stream.write(whole)
-        stream.close_write()
-        assert stream.readall()[-8:] == (5).to_bytes(8, "big")
-    assert held(store) == [0, 1, 2, 3, 4]
-    with begun(connection) as stream:
-        stream.close_write()
-    assert begin(connection, session="t")[1] | {"schema": 0} == {
-        **told,
-        "offset": 5,
-        "session": "s",
-        "schema": 0,
-    }
+@pytest.mark.parametrize(("dataset", "code"), [("../x", "BAD_NAME"), (7, "BAD_REQUEST")])
+def test_a_bad_header_is_refused(connection: wsmux.Connection, dataset: Any, code: str) -> None:
+    with Channel(connection, dataset).stream as stream:
+        assert refusal_of(stream) == code
 
 
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"dataset": "../x"}, "BAD_NAME"),
-        ({"dataset": 7}, "BAD_REQUEST"),
         ({"client": ""}, "BAD_REQUEST"),
         ({"client": "x" * 201}, "BAD_REQUEST"),
         ({"client": "a\n"}, "BAD_REQUEST"),
@@ -117,90 +148,130 @@ def test_what_is_told_at_first_and_of_what_is_durable(
         ({"create": "?"}, "BAD_REQUEST"),
         ({"create": base64.b64encode(b"no schema").decode()}, "BAD_REQUEST"),
         ({"create": base64.b64encode(schema_of(pa.schema([]))).decode()}, "WRONG_SCHEMA"),
+        ({"create": None}, "NO_DATASET"),
     ],
 )
-def test_a_bad_header_is_refused(
-    connection: wsmux.Connection, fields: dict[str, Any], code: str
+def test_a_client_that_cannot_be_let_in_is_refused_alone(
+    channel: Channel, fields: dict[str, Any], code: str
 ) -> None:
-    header = {"dataset": "d", "client": "~1", "session": "s", "create": CREATE, **fields}
-    with open_named(connection, "ingest", **header) as stream:
-        assert refusal_of(stream) == code
+    assert channel.begin(**fields)[1]["code"] == code
+    other = channel.begun()
+    channel.add(other, rows(0, 1))
+    assert channel.offset(other) == 1
 
 
-def test_a_dataset_that_is_not_there_is_refused(connection: wsmux.Connection) -> None:
-    stream, told = begin(connection, create=None)
-    assert (told["ok"], told["code"], stream.read(1)) == (False, "NO_DATASET", b"")
-
-
-OTHER = pa.schema([pa.field("id", pa.int64()), pa.field("word", pa.string())])
+GOOD = rows(0, 3).serialize().to_pybytes()
+OTHER = pa.record_batch({"id": [1]}).serialize().to_pybytes()
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"x" * 100, "BAD_ARROW"),
-        (ipc(SCHEMA, [rows(0, 3)])[:-20] + b"x" * 20, "BAD_ARROW"),
-        (ipc(OTHER, [rows(0, 3).cast(OTHER)]), "WRONG_SCHEMA"),
-        (ipc(SCHEMA, [rows(0, 20_000)]), "TOO_LARGE"),
-        (ipc(SCHEMA, [rows(0, 3)])[:-8] + END + b"more", "BAD_ARROW"),
+        (b"x" * 104, "BAD_ARROW"),
+        (b"", "BAD_ARROW"),
+        (GOOD[:-8], "BAD_ARROW"),
+        (GOOD + b"x" * 8, "BAD_ARROW"),
+        (GOOD + b"x", "BAD_ARROW"),
+        (GOOD[:8] + b"\xff" * 64 + GOOD[72:], "BAD_ARROW"),
+        (GOOD[:-24] + b"\xff" * 24, "BAD_ARROW"),
+        (OTHER, "BAD_ARROW"),
+        (schema_of(SCHEMA), "BAD_ARROW"),
+        (rows(0, 20_000).serialize().to_pybytes(), "TOO_LARGE"),
+        (bytes(2 * 1024 * 1024), "TOO_LARGE"),
     ],
 )
-def test_bad_rows_end_the_stream_with_a_code_and_hurt_no_other_client(
-    store: Gated, connection: wsmux.Connection, data: bytes, code: str
+def test_bad_rows_refuse_their_client_with_a_code_and_hurt_no_other(
+    store: Gated, channel: Channel, data: bytes, code: str
 ) -> None:
-    with begun(connection, client="~2") as other, begun(connection) as stream:
-        with contextlib.suppress(wsmux.StreamWriteClosed):  # refused while it was sent
-            stream.write(data)
-        stream.close_write()
-        assert failure(stream) == code
-        other.write(ipc(SCHEMA, [rows(50, 1)])[:-8])
-        assert offset(other) == 1
-        other.write(END)
-    assert held(store)[-1] == 50
+    bad, other = channel.begun(), channel.begun()
+    channel.send(Ingest.ROWS, bad, data)
+    channel.send(Ingest.ROWS, bad, GOOD)  # sent before it knows
+    assert channel.code(bad) == code
+    channel.add(other, rows(50, 1))
+    assert channel.offset(other) == 1
+    assert held(store) == [50]
 
 
-def test_nulls_where_there_are_none_fail_their_client_alone(
-    store: Gated, server: DataServer, connection: wsmux.Connection
+def test_bad_rows_in_a_group_with_others_fail_their_client_alone(
+    store: Gated, server: DataServer, channel: Channel
 ) -> None:
-    """A client that checks nothing, in one group with another one."""
-    bad = pa.record_batch([pa.array([None], pa.int64()), pa.array(["x"])], SCHEMA)
+    """Clients that check nothing, in one group with another one."""
+    null = pa.record_batch([pa.array([None], pa.int64()), pa.array(["x"])], SCHEMA)
     entered: list[Any] = []
 
     def hold(clients: Any) -> None:
         if not entered:
             entered.append(clients)
-            wait_for(lambda: ingest_held(server).batches == 2)
+            wait_for(lambda: ingest_held(server).batches == 3)
 
     store.before = hold
-    with (
-        begun(connection, client="~1") as first,
-        begun(connection, client="~2") as good,
-        begun(connection, client="~3") as stream,
-    ):
-        first.write(ipc(SCHEMA, [rows(1, 1)])[:-8])
-        wait_for(lambda: bool(entered))
-        good.write(ipc(SCHEMA, [rows(2, 1)])[:-8])
-        stream.write(ipc(SCHEMA, [bad])[:-8])
-        assert failure(stream) == "BAD_ARROW"
-        assert (offset(good), offset(first)) == (1, 1)
+    first, good, with_null, odd = (channel.begun() for _ in range(4))
+    channel.add(first, rows(1, 1))
+    wait_for(lambda: bool(entered))
+    channel.add(good, rows(2, 1))
+    channel.add(with_null, null)
+    channel.send(Ingest.ROWS, odd, OTHER)
+    assert channel.offset(first) == 1
+    assert channel.offset(good) == 1
+    assert channel.code(with_null) == "BAD_ARROW"
+    assert channel.code(odd) == "BAD_ARROW"
     assert held(store) == [1, 2]
 
 
-def test_empty_batches_are_no_rows(store: Gated, connection: wsmux.Connection) -> None:
-    with begun(connection) as stream:
-        stream.write(ipc(SCHEMA, [rows(0, 0), rows(0, 1), rows(0, 0)]))
-        stream.close_write()
-        assert stream.readall() == (1).to_bytes(8, "big")
-    assert store.groups == [["~1"]]
+def test_what_is_durable_of_many_clients_is_told_at_once(
+    store: Gated, server: DataServer, channel: Channel
+) -> None:
+    numbers = [channel.begun() for _ in range(20)]
+    store.before = lambda clients: wait_for(lambda: len(clients) > 1 or ingest_held(server)[0] > 18)
+    channel.stream.write(
+        b"".join(ingest_message(Ingest.ROWS, n, rows(n, 1).serialize()) for n in numbers)
+    )
+    assert [channel.offset(number) for number in numbers] == [1] * 20
+    assert len(store.groups) <= 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ingest_message(Ingest.DURABLE, 0, bytes(8)),
+        ingest_message(Ingest.LEAVE, 0, b"x"),
+        ingest_message(Ingest.OPEN, 0, b"{}\n"),  # a number that is in use
+        INGEST_HEAD.pack(Ingest.OPEN, 1, 2**32 - 1),
+        INGEST_HEAD.pack(99, 1, 0),
+    ],
+)
+def test_what_is_no_message_ends_the_stream(channel: Channel, data: bytes) -> None:
+    channel.begun()
+    channel.stream.write(data)
+    with pytest.raises(wsmux.StreamReset):
+        channel.stream.read(1)
+
+
+def test_a_stream_that_ends_within_a_message_leaves_nothing_in_memory(
+    server: DataServer, channel: Channel
+) -> None:
+    number = channel.begun()
+    channel.stream.write(ingest_message(Ingest.ROWS, number, GOOD)[:-100])
+    wait_for(lambda: ingest_held(server).bytes > 0)
+    channel.stream.close_write()
+    wait_for(lambda: ingest_held(server) == (0, 0))
+
+
+def test_empty_batches_are_no_rows(store: Gated, channel: Channel) -> None:
+    number = channel.begun()
+    channel.add(number, rows(0, 0), rows(0, 1), rows(0, 0))
+    assert channel.offset(number) == 1
+    assert store.groups == [["~0"]]
 
 
 def test_a_client_that_has_gone_leaves_nothing_in_memory(
-    store: Gated, server: DataServer, connection: wsmux.Connection
+    server: DataServer, channel: Channel
 ) -> None:
-    stream = begun(connection)
-    stream.write(ipc(SCHEMA, [rows(0, 100)])[:-100])  # a batch that is not whole
+    number = channel.begun()
+    message = ingest_message(Ingest.ROWS, number, rows(0, 100).serialize())
+    channel.stream.write(message[:-100])  # a batch that is not whole
     wait_for(lambda: ingest_held(server).bytes > 0)
-    stream.reset()
+    channel.stream.reset()
     wait_for(lambda: ingest_held(server) == (0, 0))
 
 
@@ -219,14 +290,16 @@ def test_a_store_that_takes_no_rows_of_ingest_says_so(tmp_path: Path) -> None:
         serve_data(datasets=Plain(tmp_path)) as server,
         wsmux.connect(server.url, timeout=WAIT) as connection,
     ):
-        _, told = begin(connection)
+        channel = Channel(connection)
+        assert read_line(channel.stream) == {"ok": True}
+        _, told = channel.begin()
         assert (told["code"], "Plain" in told["message"]) == ("BAD_REQUEST", True)
 
 
 def test_a_server_that_ends_leaves_its_clients_to_another_one(
-    store: Gated, server: DataServer, connection: wsmux.Connection
+    server: DataServer, channel: Channel
 ) -> None:
-    stream = begun(connection)
+    channel.begun()
     server.shutdown(WAIT)  # and does not wait so long
     with pytest.raises(wsmux.WsmuxError):
-        stream.read(1)
+        channel.stream.read(1)

@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...config import MIB
 from ...runtime.lazy_imports import pa
 from ..protocol import FAILURE, MAX_HEADER, Code, raise_refusal, refusal
 from ..store.schemas import check_text, decoded_size, first_line, inside
 
-__all__ = ["FRAME", "ArrowSource", "Limits", "Sink", "Source", "pieces", "receive", "send"]
+__all__ = [
+    "FRAME",
+    "ArrowSource",
+    "Limits",
+    "Sink",
+    "Source",
+    "check_batch",
+    "pieces",
+    "read_batches",
+    "receive",
+    "send",
+]
 
 # Bytes written at once: the largest frame, several times as fast as 1 MiB.
 FRAME = 64 * 1024
@@ -57,6 +68,7 @@ class Sink(Protocol):
 
 _PREFIX = struct.Struct("<II")
 _CONTINUATION = 0xFFFFFFFF
+END = _PREFIX.pack(_CONTINUATION, 0)  # of a stream
 _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 
 
@@ -65,8 +77,10 @@ class ArrowSource:
 
     Args:
         source: what is read. limits: the bounds of messages.
-        admit: called with the bytes of a message before they are read; it may wait, or refuse.
-        summed: whether to compute ``crc``, which takes as long as all else that is done here.
+    def __init__(self, source: Source, limits: Limits, *, summed: bool = False) -> None:
+        self._source = source
+        self._limits = limits
+        self._summed = summed
 
     Attributes:
         bytes, crc: the number of bytes read, and their CRC-32, or 0.
@@ -75,17 +89,9 @@ class ArrowSource:
 
     closed = False
 
-    def __init__(
-        self,
-        source: Source,
-        limits: Limits,
-        admit: Callable[[int], object] | None = None,
-        *,
-        summed: bool = False,
-    ) -> None:
+    def __init__(self, source: Source, limits: Limits, *, summed: bool = False) -> None:
         self._source = source
         self._limits = limits
-        self._admit = admit
         self._summed = summed
         self._head = memoryview(b"")  # checked, not yet returned
         self._body = 0  # bytes left of the message's body
@@ -172,12 +178,7 @@ class ArrowSource:
             raise refusal(Code.TOO_LARGE, f"{text} accepted")
         head = bytearray(size)
         self._fill(memoryview(head))
-        try:
-            self._body = self._checked(head)
-        except (struct.error, IndexError, OverflowError) as error:
-            raise _bad(f"the header of a message is malformed: {error}") from error
-        if self._admit is not None:
-            self._admit(self._body)
+        self._body = _checked(head, self._limits).body
         self._head = memoryview(bytes(prefix) + bytes(head))
 
     def _line(self) -> bytes:
@@ -189,29 +190,80 @@ class ArrowSource:
             line += byte
         return bytes(line)
 
-    def _checked(self, head: bytearray) -> int:
-        """Check the header of a message (Arrow's Message.fbs); return the length of its body."""
-        message = _Table(head, struct.unpack_from("<I", head, 0)[0])
-        kind, body = message.number(1, "<B"), message.number(3, "<q")
-        if kind not in (_SCHEMA, _DICTIONARY, _RECORDS) or body < 0:
-            raise _bad(f"a message of kind {kind} with {body} bytes cannot be part of a stream")
-        if body > self._limits.batch_bytes:
-            text = f"a record batch has {body} bytes; up to {self._limits.batch_bytes} are accepted"
-            raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
-        if kind == _SCHEMA:
-            return body
-        batch = message.table(2)
-        if kind == _DICTIONARY:
-            if batch.number(2, "<B"):  # deltas would grow without bound
-                raise _bad("delta dictionaries are not supported; send whole ones")
-            batch = batch.table(1)
-        rows = batch.number(0, "<q")
-        if not 0 <= rows <= self._limits.batch_rows:
-            text = f"a record batch has {rows} rows; up to {self._limits.batch_rows} are accepted"
-            raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
-        if batch.place(3):  # the decompressed size would be unbounded
-            raise _bad("compressed record batches are not supported; send them uncompressed")
-        return body
+
+class _Head(NamedTuple):
+    """What the header of a message states."""
+
+    kind: int
+    body: int
+    rows: int
+
+
+def _checked(head: Any, limits: Limits) -> _Head:
+    """Check the header of a message (Arrow's Message.fbs)."""
+    try:
+        return _checked_table(_Table(head, struct.unpack_from("<I", head, 0)[0]), limits)
+    except (struct.error, IndexError, OverflowError) as error:
+        raise _bad(f"the header of a message is malformed: {error}") from error
+
+
+def _checked_table(message: _Table, limits: Limits) -> _Head:
+    kind, body = message.number(1, "<B"), message.number(3, "<q")
+    if kind not in (_SCHEMA, _DICTIONARY, _RECORDS) or body < 0:
+        raise _bad(f"a message of kind {kind} with {body} bytes cannot be part of a stream")
+    if body > limits.batch_bytes:
+        text = f"a record batch has {body} bytes; up to {limits.batch_bytes} are accepted"
+        raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
+    if kind == _SCHEMA:
+        return _Head(kind, body, 0)
+    batch = message.table(2)
+    if kind == _DICTIONARY:
+        if batch.number(2, "<B"):  # deltas would grow without bound
+            raise _bad("delta dictionaries are not supported; send whole ones")
+        batch = batch.table(1)
+    rows = batch.number(0, "<q")
+    if not 0 <= rows <= limits.batch_rows:
+        text = f"a record batch has {rows} rows; up to {limits.batch_rows} are accepted"
+        raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
+    if batch.place(3):  # the decompressed size would be unbounded
+        raise _bad("compressed record batches are not supported; send them uncompressed")
+    return _Head(kind, body, rows)
+
+
+def check_batch(data: Any, limits: Limits) -> int:
+    """Check the frame of one message that holds a record batch; return how many rows it states.
+
+    What passes can be joined with others and be read by one call of ``read_batches``.
+
+    Raises:
+        RiverError: BAD_ARROW or TOO_LARGE.
+    """
+    size = len(data)
+    mark, length = _PREFIX.unpack_from(data) if size >= _PREFIX.size else (0, 0)
+    body = size - _PREFIX.size - length
+    if mark != _CONTINUATION or not length or body < 0 or size % 8 or length % 8:
+        raise _bad(f"these {size} bytes are not one message of Arrow IPC")
+    head = _checked(data[_PREFIX.size : _PREFIX.size + length], limits)
+    if head.kind != _RECORDS or head.body != body:
+        raise _bad(f"a message of kind {head.kind} with {head.body} bytes is no record batch here")
+    return head.rows
+
+
+def read_batches(schema: Any, messages: Iterable[Any]) -> Any:
+    """Return the rows of messages that ``check_batch`` has passed as one table, validated.
+
+    One call of pyarrow reads all, since a call for each costs several times what is in it.
+
+    Raises:
+        RiverError: BAD_ARROW; one is invalid, or is not of the schema.
+    """
+    data = b"".join([schema.serialize(), *messages, END])
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise _bad(f"these bytes are no rows of the schema: {first_line(error)}") from error
+    return table
 
 
 class _Table:

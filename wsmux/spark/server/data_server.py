@@ -46,7 +46,7 @@ __all__ = ["DataServer", "Stores", "serve_data"]
 CALL_WORKERS = 1024
 
 # Streams of one connection served at once, each by a thread that is made when it is needed: all
-# that a connection may have, since an ingest client holds one for as long as it is open.
+# that a connection may have.
 STREAM_WORKERS = 1024
 
 # Seconds between sweeps; fewer if the stores' time to live is shorter.
@@ -94,8 +94,8 @@ class DataServer(Server):
         config: the limits of connections that carry streams.
         stream_timeout: seconds that a read or write of a stream may block.
         sweep: seconds between sweeps of the stores.
-        workers: streams of one connection served at once, each by a thread; an ingest client has
-            one all the time.
+        workers: streams of one connection served at once, each by a thread; the ingest
+            clients of a process have one for each dataset.
         origins, ssl_context, max_connections: as for ``wsmux.serve``.
         resume: let connections for streams go on after a cut, see ``wsmux.serve``. Not by default:
             a task that was killed holds its streams for as long, and who follows it may wait.

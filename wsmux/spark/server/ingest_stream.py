@@ -1,9 +1,10 @@
 """Gather what many ingest clients send to a dataset, and add it in one commit after another.
 
-Each client has a stream, and a handler that reads it. A thread for each dataset that has clients
-waits a little for more once rows have come, commits all of them, and tells each client how many of
-its rows are durable. Of a client and of a dataset only so many bytes are in memory: a handler reads
-no further until there is room, and the stream's credit stops the client.
+All clients of a process share a stream, and a handler that reads it; it leaves their rows encoded.
+A thread for each dataset that has clients waits a little for more once rows have come, decodes and
+commits all of them, and tells each stream once how many rows of its clients are durable. Of a
+client and of a dataset only so many bytes are in memory: a handler reads no further until there is
+room, and the stream's credit stops its clients.
 
 How many rows of a client there are stands in the commit itself (``tables.group_commit``): after a
 reconnect, to this process or another one, the client learns it and goes on from there. Rows that
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -26,19 +27,22 @@ from ...runtime.deadline import Deadline, deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition
 from ...runtime.threads import daemon_thread, start_thread
+from ..ingest_messages import Messages
 from ..protocol import (
     FAILED,
-    FAILURE,
     MAX_CLIENT,
     Code,
+    Ingest,
     Request,
     check_name,
     encode_line,
+    ingest_message,
+    parse_line,
     refusal,
 )
 from ..store.base import DatasetStore, Span
 from ..store.schemas import first_line, schema_bytes, schema_of
-from .arrow_stream import ArrowSource, Limits, receive
+from .arrow_stream import Limits, check_batch, read_batches
 from .named_streams import NamedStream, refusal_line
 from .services import guarded
 
@@ -47,11 +51,20 @@ __all__ = ["GroupCommit", "IngestStream"]
 # Bytes that a batch takes beside its values.
 BATCH_COST = 2048
 
-# Bytes that are read from a stream at once, if so many are there.
-BUFFER = 8192
+# Clients of one stream, whose rows take at least so many bytes of its server.
+MAX_CLIENTS = 16 * 1024
+
+# Bytes of what a client is opened by: a schema, above all.
+MAX_OPEN = 16 * MIB
+
+# Bytes that wait to be sent while a handler sends.
+MAX_UNSENT = MIB
 
 # Seconds to wait for the commit of what an earlier stream of a client has sent.
 PATIENCE = 30.0
+
+# Seconds that a handler waits for a client to take an answer.
+ANSWER = 10.0
 
 # Seconds between looks at whether the clients of a dataset have gone, if nobody tells.
 IDLE = 10.0
@@ -112,173 +125,216 @@ class IngestStream(NamedStream):
             group.end_all()
 
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
-        request = Request(header)
-        dataset = check_name(request.text("dataset"), "dataset")
-        client, nonce = request.text("client"), request.text("session")
-        for name, text in (("client", client), ("session", nonce)):
-            if not 0 < len(text) <= MAX_CLIENT or not text.isprintable():
-                told = f"must be 1 to {MAX_CLIENT} printable characters, not {text!r:.80}"
-                raise refusal(Code.BAD_REQUEST, f"{name} {told}")
-        if "create" in request:
-            self._create(dataset, request.text("create"))
-        return lambda stream: self._serve(stream, dataset, client, nonce)
+        dataset = check_name(Request(header).text("dataset"), "dataset")
+        return lambda stream: self._serve(stream, dataset)
 
-    def _create(self, dataset: str, text: str) -> None:
-        """Make a dataset if there is none."""
-        try:
-            schema = schema_of(base64.b64decode(text, validate=True))
-        except ValueError as error:
-            raise refusal(Code.BAD_REQUEST, f"create is not base64: {error}") from error
-        try:
-            begun = self._datasets.begin(dataset, "create", schema)
-            self._datasets.commit(begun.txn, [])
-        except RiverError as error:
-            if error.code != Code.EXISTS:
-                raise
-
-    def _serve(self, stream: Stream, dataset: str, client: str, nonce: str) -> None:
+    def _serve(self, stream: Stream, dataset: str) -> None:
         with self._mutex:
-            if self._stopped:
-                raise refusal(Code.BUSY, "the server is shutting down: connect again")
             group = self._groups.get(dataset)
             if group is None:
                 group = self._groups[dataset] = _Group(self._datasets, dataset, self._options)
-            session = group.join(stream, client, nonce)
+            channel = group.join(stream)
+            if self._stopped:
+                channel.drop()
         try:
-            guarded(session.serve)()
-        except RiverError as error:
-            _log.info("ingest into %s is refused: %s", dataset, error)
-            session.refuse(error)
+            channel.serve()
         finally:
-            group.leave(session)
+            group.leave(channel)
             with self._mutex:
                 if group.is_idle() and self._groups.get(dataset) is group:
                     del self._groups[dataset]
 
 
 class _Sent(NamedTuple):
-    """A batch that waits to be committed, and the bytes that it is counted with."""
+    """A batch, encoded, that waits to be committed, and the bytes that it is counted with."""
 
     session: _Session
-    batch: Any
+    data: bytes | bytearray
+    rows: int
     size: int
 
 
-class _Buffered:
-    """Read small batches with one call of the stream each."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._data = memoryview(b"")
-
-    def fill(self, target: Any, /) -> int:
-        """Read until the target is full, or the end; return the number of bytes."""
-        with memoryview(target) as view:
-            size = len(view)
-            if not self._data and size < BUFFER:
-                self._data = memoryview(self._stream.read(BUFFER))
-            count = min(len(self._data), size)
-            view[:count] = self._data[:count]
-            self._data = self._data[count:]
-            return count if count == size else count + self._stream.fill(view[count:])
-
-
 class _Session:
-    """One stream of a client.
+    """One client on one stream.
 
     Attributes:
+        number: of the client on the stream. nonce: what the client calls itself this time.
         rows: how many rows of the client are known to be durable. schema: of its batches.
-        fenced: another stream of the client has taken its place.
+        fenced: it was refused, or another stream of the client has taken its place.
+        left: it sends nothing more.
         held: bytes of it in memory. waiting: batches of it that wait, or are being committed.
     """
 
-    def __init__(self, group: _Group, stream: Stream, client: str, nonce: str) -> None:
+    def __init__(self, channel: _Channel, number: int, client: str, nonce: str) -> None:
+        self.channel = channel
+        self.number = number
         self.client = client
         self.nonce = nonce
         self.rows = self.held = self.waiting = 0
         self.schema: Any = None
-        self.fenced = False
+        self.fenced = self.left = False
+
+    def refuse(self, error: RiverError) -> None:
+        """Send the client the reason why nothing more is taken from it; never blocks."""
+        self.channel.refuse(self.number, error)
+
+    def drop(self) -> None:
+        """End its stream, so that all clients of that connect again; never blocks."""
+        self.channel.drop()
+
+
+class _Channel:
+    """The stream of the clients of one process."""
+
+    def __init__(self, group: _Group, stream: Stream) -> None:
         self._group = group
         self._stream = stream
-        self._writing = threading.Lock()
-        self._begun = self._described = self._ended = False
-        self._admitted = 0
+        self._messages = Messages(stream)
+        options = group.options
+        self._limits = Limits(batch_bytes=options.client_bytes, head_bytes=MIB)
+        self._sessions: dict[int, _Session] = {}
+        self._told: Any = None  # the schema that it was told last
+        self._mutex = threading.Lock()
+        self._unsent: list[bytes] = []
+        self._sending = self._ended = False
+
+    @property
+    def sessions(self) -> list[_Session]:
+        """Those that have neither left nor been refused."""
+        return [*self._sessions.values()]
 
     def serve(self) -> None:
-        """Send the client its position, and read from it to the end.
+        """Read to the end.
 
         Raises:
-            RiverError: what it has sent is refused, or the store fails.
+            RiverError: what came is no message. WsmuxError, OSError: the stream failed.
         """
-        group, options = self._group, self._group.options
-        target = group.admit_session(self)
-        self.schema, self.rows = target.schema, target.rows
-        data = schema_bytes(target.schema)
+        try:
+            while (head := self._messages.head()) is not None:
+                kind, number, size = head
+                session = self._sessions.get(number)
+                if kind == Ingest.ROWS:
+                    self._take(session, size)
+                elif kind == Ingest.OPEN and session is None and size <= MAX_OPEN:
+                    self._open(number, self._messages.body(size))
+                elif kind == Ingest.LEAVE and not size:
+                    if session is not None:
+                        del self._sessions[number]
+                        self._group.part(session)
+                else:
+                    text = f"a message of kind {kind} with {size} bytes cannot be here"
+                    raise refusal(Code.BAD_REQUEST, text)
+        finally:
+            self._group.drain(self, self._stream.timeout)
+
+    def _open(self, number: int, body: bytes | bytearray) -> None:
+        """Let a client in, and tell it where it is."""
+        try:
+            self._sessions[number] = session = self._session(number, bytes(body))
+            target = guarded(self._group.admit_session)(session)
+        except RiverError as error:
+            self._sessions.pop(number, None)
+            self.refuse(number, error)
+            return
+        session.schema, session.rows = target.schema, target.rows
         told = {
-            "ok": True,
             "offset": target.rows,
             "session": target.session,
             "partition_by": list(target.partition_by),
-            "batch_bytes": options.client_bytes,
-            "schema": len(data),
+            "batch_bytes": self._group.options.client_bytes,
         }
-        self._stream.write(encode_line(told) + data)
-        self._begun = True
-        limits = Limits(batch_bytes=options.client_bytes, head_bytes=MIB)
-        source = ArrowSource(_Buffered(self._stream), limits, self._admit)
-        try:
-            schema, batches = receive(source, limits)
-            if not schema.equals(self.schema):
-                raise refusal(Code.WRONG_SCHEMA, "the rows have not the schema that was told")
-            for batch in batches:
-                size, self._admitted = self._admitted, 0
-                group.put(_Sent(self, batch, size))
-        except ValueError:
-            if not self._ended:  # else the committing thread has closed the stream
-                raise
-        finally:
-            group.release(self, self._admitted)
-            group.drain(self, self._stream.timeout)
+        if self._told is None or not target.schema.equals(self._told, check_metadata=True):
+            self._told = target.schema
+            told["schema"] = base64.b64encode(schema_bytes(target.schema)).decode()
+        else:
+            session.schema = self._told  # so that one look tells that they are the same
+        self.send(ingest_message(Ingest.OPENED, number, encode_line(told)), ANSWER)
 
-    def _admit(self, size: int) -> None:
-        if not self._described:
-            self._described = True  # the first message is the schema, which is not kept
+    def _session(self, number: int, body: bytes) -> _Session:
+        if len(self._sessions) >= MAX_CLIENTS:
+            text = f"{MAX_CLIENTS} clients of one process are open: close some, or share one"
+            raise refusal(Code.BUSY, text)
+        request = Request(parse_line(body))
+        client, nonce = request.text("client"), request.text("session")
+        for name, text in (("client", client), ("session", nonce)):
+            if not 0 < len(text) <= MAX_CLIENT or not text.isprintable():
+                told = f"must be 1 to {MAX_CLIENT} printable characters, not {text!r:.80}"
+                raise refusal(Code.BAD_REQUEST, f"{name} {told}")
+        if "create" in request:
+            guarded(self._group.create)(request.text("create"))
+        return _Session(self, number, client, nonce)
+
+    def _take(self, session: _Session | None, size: int) -> None:
+        """Queue rows; refuse the client if they are bad."""
+        if session is None or session.fenced:
+            self._messages.skip(size)  # sent before the client was told that it is refused
             return
-        self._group.reserve(self, size + BATCH_COST, self._stream.timeout)
-        self._admitted += size + BATCH_COST
+        cost = size + BATCH_COST
+        most = self._limits.batch_bytes + self._limits.head_bytes
+        try:
+            if size > most:
+                text = f"a record batch takes {size} bytes, up to {most} are accepted"
+                raise refusal(Code.TOO_LARGE, text)
+            self._group.reserve(session, cost, self._stream.timeout)
+        except RiverError as error:
+            self._messages.skip(size)
+            self._group.refuse([session], error)
+            return
+        try:
+            data = self._messages.body(size)
+            sent = _Sent(session, data, check_batch(data, self._limits), cost)
+        except RiverError as error:
+            self._group.release(session, cost)
+            self._group.refuse([session], error)
+        except BaseException:
+            self._group.release(session, cost)
+            raise
+        else:
+            self._group.put(sent)
 
-    def tell(self, rows: int) -> None:
-        """Acknowledge so many rows as durable; also in a ``deadline`` that is over."""
-        self.rows = rows
-        self._write(rows.to_bytes(8, "big"))
-
-    def refuse(self, error: RiverError) -> None:
-        """Send the client the reason why its stream ends; never blocks."""
-        line = refusal_line(error)
-        with deadline(0):
-            self._write(FAILURE + line if self._begun else line, last=True)
+    def refuse(self, number: int, error: RiverError) -> None:
+        """Tell the client of a number that nothing more is taken from it; never blocks."""
+        _log.info("an ingest client is refused: %s", error)
+        self._sessions.pop(number, None)
+        self.send(ingest_message(Ingest.REFUSED, number, refusal_line(error)))
 
     def drop(self) -> None:
-        """End it, so that its client connects again; never blocks."""
-        with self._writing:
-            self._ended = True
-            self._stream.reset(FAILED)
+        """End the stream, so that its clients connect again; never blocks."""
+        self._ended = True
+        self._stream.reset(FAILED)
 
-    def _write(self, data: bytes, last: bool = False) -> None:
-        with self._writing:
+    def send(self, data: bytes, patience: float = 0.0) -> None:
+        """Send messages within ``patience`` seconds; what another thread is sending is not awaited.
+
+        A client that takes too long has gone, or reads nothing of thousands of answers: what it was
+        to be told, it learns when it connects again.
+        """
+        with self._mutex:
             if self._ended:
                 return
-            try:
-                self._stream.write(data)
-                if last:
-                    self._ended = True
-                    self._stream.close()
-            except (WsmuxError, OSError, ValueError) as error:
-                # It has gone, or reads nothing of thousands of answers: what it was to be told, it
-                # learns when it connects again.
-                _log.info("ingest client %s is not told of its rows: %s", self.client, error)
-                self._ended = True
-                self._stream.reset(FAILED)
+            self._unsent.append(data)
+            if self._sending and sum(map(len, self._unsent)) <= MAX_UNSENT:
+                return
+            alone, self._sending = not self._sending, True
+        if not alone:
+            _log.info("an ingest client takes no answers: its stream is ended")
+            self.drop()
+            return
+        try:
+            with deadline(patience):
+                while data := self._next():
+                    self._stream.write(data)
+        except (WsmuxError, OSError, ValueError) as error:
+            _log.info("ingest clients are not told of their rows: %s", error)
+            self.drop()
+
+    def _next(self) -> bytes:
+        """Return what to send next; if that is nothing, nobody is sending."""
+        with self._mutex:
+            data = b"".join(self._unsent)
+            self._unsent = []
+            self._sending = bool(data)
+            return data
 
 
 class _Group:
@@ -293,7 +349,7 @@ class _Group:
         self._dataset = dataset
         self._changed = Condition(threading.Lock())
         self._sessions: dict[str, _Session] = {}
-        self._members = 0
+        self._channels: set[_Channel] = set()
         self._queue: list[_Sent] = []
         self._queued = self._held = 0
         self._due: Deadline | None = None  # when what is queued is committed
@@ -302,20 +358,38 @@ class _Group:
 
     # Sessions
 
-    def join(self, stream: Stream, client: str, nonce: str) -> _Session:
-        """Return the session of a stream, which ``admit_session`` puts in its place.
+    def join(self, stream: Stream) -> _Channel:
+        """Return the channel of a stream.
 
         Raises:
             NoThreadError: there is no thread to commit what it sends.
         """
+        channel = _Channel(self, stream)
         with self._changed:
             if self._thread is None:
                 name = f"wsmux-ingest-{self._dataset}"
                 thread = daemon_thread(target=self._run, name=name)
                 start_thread(thread)
                 self._thread = thread
-            self._members += 1
-        return _Session(self, stream, client, nonce)
+            self._channels.add(channel)
+        return channel
+
+    def create(self, text: str) -> None:
+        """Make the dataset if there is none.
+
+        Raises:
+            RiverError: BAD_REQUEST, or what the store says.
+        """
+        try:
+            schema = schema_of(base64.b64decode(text, validate=True))
+        except ValueError as error:
+            raise refusal(Code.BAD_REQUEST, f"create is not base64: {error}") from error
+        try:
+            begun = self._datasets.begin(self._dataset, "create", schema)
+            self._datasets.commit(begun.txn, [])
+        except RiverError as error:
+            if error.code != Code.EXISTS:
+                raise
 
     def admit_session(self, session: _Session) -> Any:
         """Let a session take the place of an earlier one of its client; return what it writes to.
@@ -334,7 +408,7 @@ class _Group:
                 if not self._changed.wait(limit.remaining()) and limit.expired():
                     text = f"rows of client {session.client} have been committed for {PATIENCE:g} s"
                     raise refusal(Code.BUSY, f"{text} by now: connect again")
-        if old is not None and old.nonce == session.nonce:
+        if old is not None and old.nonce == session.nonce and old.channel is not session.channel:
             old.drop()
         elif old is not None:
             old.refuse(_taken_over(session.client))
@@ -353,29 +427,45 @@ class _Group:
 
     def _release_locked(self, done: Sequence[_Sent]) -> None:
         for sent in done:
-            sent.session.waiting -= 1
-            sent.session.held -= sent.size
+            session = sent.session
+            session.waiting -= 1
+            session.held -= sent.size
             self._held -= sent.size
+            if session.left and not session.waiting:
+                self._part_locked(session)
         self._changed.notify_all()
 
-    def leave(self, session: _Session) -> None:
-        """Let go of a session whose stream has ended."""
+    def _part_locked(self, session: _Session) -> None:
+        if self._sessions.get(session.client) is session:
+            del self._sessions[session.client]
+
+    def part(self, session: _Session) -> None:
+        """Let go of a session that sends nothing more, once what it has sent is committed."""
         with self._changed:
-            self._members -= 1
+            session.left = True
+            if not session.waiting:
+                self._part_locked(session)
+
+    def leave(self, channel: _Channel) -> None:
+        """Let go of a channel whose stream has ended, and of its sessions."""
+        with self._changed:
+            self._channels.discard(channel)
             self._changed.notify_all()
-            if self._sessions.get(session.client) is session:
-                del self._sessions[session.client]
+            for session in channel.sessions:
+                self._part_locked(session)
 
     def end_all(self) -> None:
         """Drop all sessions."""
         with self._changed:
-            sessions = [*self._sessions.values()]
+            sessions, channels = [*self._sessions.values()], [*self._channels]
         self._end(sessions, _Session.drop)
+        for channel in channels:
+            channel.drop()
 
     def is_idle(self) -> bool:
         """Return whether there are no sessions, and nothing is left to be committed."""
         with self._changed:
-            return not self._members
+            return not self._channels
 
     # What sessions send
 
@@ -406,18 +496,11 @@ class _Group:
             self._changed.notify_all()
 
     def put(self, sent: _Sent) -> None:
-        """Queue a batch for the next commit.
-
-        Raises:
-            RiverError: TAKEN_OVER.
-        """
+        """Queue a batch for the next commit, unless it has no rows, or its session was fenced."""
         with self._changed:
             sent.session.waiting += 1
-            if sent.session.fenced or not sent.batch.num_rows:
+            if sent.session.fenced or not sent.rows:
                 self._release_locked([sent])
-            if sent.session.fenced:
-                raise _taken_over(sent.session.client)
-            if not sent.batch.num_rows:
                 return
             self._queue.append(sent)
             self._queued += sent.size
@@ -429,11 +512,11 @@ class _Group:
     def _is_full_locked(self) -> bool:
         return self._queued >= self.options.group_bytes
 
-    def drain(self, session: _Session, timeout: float | None) -> None:
-        """Wait until nothing of a session is left to be committed."""
+    def drain(self, channel: _Channel, timeout: float | None) -> None:
+        """Wait until nothing of a channel's sessions is left to be committed."""
         limit = Deadline(timeout)
         with self._changed:
-            while session.waiting and (
+            while any(session.waiting for session in channel.sessions) and (
                 self._changed.wait(limit.remaining()) or not limit.expired()
             ):
                 pass
@@ -458,7 +541,7 @@ class _Group:
             while True:
                 if not self._queue:
                     self._due = None
-                    if not self._members:
+                    if not self._channels:
                         self._thread = None
                         return []
                     self._changed.wait(IDLE)
@@ -466,22 +549,37 @@ class _Group:
                     break
                 else:
                     self._changed.wait(self._due.remaining())
-            schema = self._queue[0].session.schema
-            group = [sent for sent in self._queue if sent.session.schema.equals(schema)]
-            self._queue = [sent for sent in self._queue if not sent.session.schema.equals(schema)]
-            self._queued = sum(sent.size for sent in self._queue)
+            group = self._cut_locked()
             self._committing = {sent.session.client for sent in group}
             return group
 
+    def _cut_locked(self) -> list[_Sent]:
+        """Take from the queue what is committed at once: all of one schema, up to a size."""
+        first, size = self._queue[0].session.schema, 0
+        same = {id(first): True}  # the schemas that were looked at
+        group: list[_Sent] = []
+        rest: list[_Sent] = []
+        for sent in self._queue:
+            schema = sent.session.schema
+            if id(schema) not in same:
+                same[id(schema)] = schema.equals(first)
+            if same[id(schema)] and size < self.options.group_bytes:
+                group.append(sent)
+                size += sent.size
+            else:
+                rest.append(sent)
+        self._queue, self._queued = rest, self._queued - size
+        return group
+
     def _commit(self, group: Sequence[_Sent]) -> None:
         """Commit batches, and tell the sessions; a failure is that of no more than it has to be."""
-        batches = [sent.batch for sent in group]
         ends: dict[_Session, int] = {}
         for sent in group:
-            ends[sent.session] = ends.get(sent.session, sent.session.rows) + sent.batch.num_rows
+            ends[sent.session] = ends.get(sent.session, sent.session.rows) + sent.rows
         spans = {each.client: Span(each.rows, end, each.nonce) for each, end in ends.items()}
         schema = group[0].session.schema
         try:
+            batches = _decoded(schema, group)
             stale = guarded(self._datasets.ingest)(self._dataset, schema, batches, spans)
         except RiverError as error:
             if len(ends) > 1 and error.code in ITS_OWN_FAULT:
@@ -490,16 +588,14 @@ class _Group:
             elif error.code == Code.BUSY:
                 self._end(ends, _Session.drop)
             else:
-                self._refuse(ends, error)
+                self.refuse(ends, error)
         except Exception as error:
             _log.exception("rows of ingest clients could not be added to %s", self._dataset)
             text = f"the store failed: {first_line(error)}"
-            self._refuse(ends, refusal(Code.STORE_FAILED, text))
+            self.refuse(ends, refusal(Code.STORE_FAILED, text))
         else:
             if not stale:
-                with deadline(0):  # once for all, since it costs as much as what is told
-                    for session, end in ends.items():
-                        session.tell(end)
+                _tell(ends)
                 return
             # Their clients have connected to another process, perhaps, and are told when they
             # connect again; the rest is committed without them.
@@ -508,7 +604,8 @@ class _Group:
             if rest:
                 self._commit(rest)
 
-    def _refuse(self, sessions: Iterable[_Session], error: RiverError) -> None:
+    def refuse(self, sessions: Iterable[_Session], error: RiverError) -> None:
+        """Take nothing more of sessions, and tell their clients why."""
         self._end(sessions, lambda session: session.refuse(error))
 
     def _end(self, sessions: Iterable[_Session], how: Callable[[_Session], None]) -> None:
@@ -517,7 +614,32 @@ class _Group:
             with self._changed:
                 session.fenced = True
                 self._forget_locked(session)
+                self._part_locked(session)
             how(session)
+
+
+def _decoded(schema: Any, group: Sequence[_Sent]) -> Sequence[Any]:
+    """Return batches as one.
+
+    Raises:
+        RiverError: BAD_ARROW.
+    """
+    table = read_batches(schema, [sent.data for sent in group])
+    if table.num_rows != sum(sent.rows for sent in group):
+        raise refusal(Code.BAD_ARROW, f"there are {table.num_rows} rows, and others were stated")
+    batches: list[Any] = table.combine_chunks().to_batches()
+    return batches
+
+
+def _tell(ends: Mapping[_Session, int]) -> None:
+    """Acknowledge rows as durable, all of a stream at once."""
+    told: dict[_Channel, list[bytes]] = {}
+    for session, rows in ends.items():
+        session.rows = rows
+        message = ingest_message(Ingest.DURABLE, session.number, rows.to_bytes(8, "little"))
+        told.setdefault(session.channel, []).append(message)
+    for channel, messages in told.items():
+        channel.send(b"".join(messages))
 
 
 def _taken_over(client: str) -> RiverError:

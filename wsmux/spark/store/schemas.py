@@ -22,6 +22,7 @@ __all__ = [
     "conform",
     "decoded_size",
     "first_line",
+    "forbids_nulls",
     "inside",
     "relaxed",
     "restamp",
@@ -278,15 +279,15 @@ def _breaks(field: Any, column: Any) -> bool:
     """Whether a column has nulls that its field forbids; those within a null do not count."""
     if not field.nullable and column.null_count:
         return True
-    if not _forbids(field.type):
+    if not forbids_nulls(field.type):
         return False
     inner = zip(inside(field.type), _parts(column), strict=True)
     return any(_breaks(*each) for each in inner)
 
 
-def _forbids(kind: Any) -> bool:
+def forbids_nulls(kind: Any) -> bool:
     """Return whether something within a type is never null, so that there is something to check."""
-    return any(not field.nullable or _forbids(field.type) for field in inside(kind))
+    return any(not field.nullable or forbids_nulls(field.type) for field in inside(kind))
 
 
 def _parts(column: Any) -> list[Any]:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from ...config import MIB
 from ...runtime.deadline import Deadline
-from ...runtime.lazy_imports import pa
 from ..protocol import TEMPORARY, Code, refusal
 from ..store.base import Span
 from .actions import Action, TableState, add_action, commit_info, told_metrics
@@ -26,9 +24,6 @@ from .table import ENGINE, DeltaDirectory
 from .types import aligned, arrow_of, fitted, merged
 
 __all__ = ["append_group", "ingested"]
-
-# Bytes of small batches that are put together before they are written: each has a cost of its own.
-GATHERED = 4 * MIB
 
 
 def ingested(table: DeltaDirectory, state: TableState, client: str) -> tuple[int, str]:
@@ -74,7 +69,7 @@ def append_group(
     table.staging.begin(key, {"operation": "INGEST"}, brief=True)
     part = table.staging.new_part(key, 0, 0, kept, columns)
     try:
-        for batch in _together(batches, schema):
+        for batch in batches:
             batch = fitted(batch, schema)
             part.write(batch if schema.equals(kept) else aligned(batch, kept))
         finished = part.end()
@@ -111,20 +106,6 @@ def _check_schema(kept: Any, schema: Any, what: str) -> None:
             text = f"{what} has no column {gone[0]!r} any more: open it for ingest again"
             raise refusal(Code.WRONG_SCHEMA, text)
         merged(kept, schema, what)
-
-
-def _together(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
-    """Yield the rows of batches in few batches."""
-    gathered: list[Any] = []
-    size = 0
-    for batch in batches:
-        gathered.append(batch)
-        size += batch.nbytes
-        if size >= GATHERED:
-            yield from pa.Table.from_batches(gathered, schema).combine_chunks().to_batches()
-            gathered, size = [], 0
-    if gathered:
-        yield from pa.Table.from_batches(gathered, schema).combine_chunks().to_batches()
 
 
 def _actions(

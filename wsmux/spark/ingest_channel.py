@@ -1,0 +1,515 @@
+"""Carry what all ingest clients of a process write to a dataset, by one stream and one thread.
+
+A client has an ``Outbox``, which numbers its rows and keeps those that are not durable. The channel
+sends what the outboxes have, reads what is durable, and connects again. Whoever writes sends what
+is there of all clients, unless another thread is at it; the thread of the channel wakes those that
+wait. So an append costs a message, and the answers to many cost one.
+
+One mutex guards a channel and its outboxes. Nothing is sent with it held.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import threading
+import uuid
+from collections import deque
+from typing import Any, NamedTuple
+
+from ..config import MIB
+from ..exceptions import NoThreadError, StreamWriteClosed, WriteTimeout, WsmuxError
+from ..mux.stream import Stream
+from ..rpc import RiverError
+from ..runtime import fork
+from ..runtime.deadline import Deadline, deadline
+from ..runtime.parking import Condition
+from ..runtime.threads import daemon_thread, start_thread
+from .connection_settings import TIMEOUT, Link, retry_delay
+from .errors import SparkError
+from .ingest_messages import Messages
+from .protocol import (
+    INGEST,
+    Code,
+    Ingest,
+    Request,
+    encode_line,
+    ingest_message,
+    parse_line,
+    raise_refusal,
+    refusal,
+)
+from .store.schemas import schema_bytes, schema_of
+
+__all__ = ["Outbox"]
+
+# Bytes of small batches that are sent at once.
+TOGETHER = 64 * 1024
+
+# Bytes of a message of the server, which may hold a schema.
+MAX_MESSAGE = 32 * MIB
+
+
+class _Piece(NamedTuple):
+    """A message with rows, and the offset after the last one."""
+
+    end: int
+    data: bytes
+
+
+class Outbox:
+    """Number the rows of one client, and keep them until they are durable.
+
+    The constructor waits until a server takes them.
+
+    Args:
+        link, dataset: where they go. client_id: whose they are. create: a schema for the dataset,
+            if there is none. bound: bytes to keep at most.
+
+    Attributes:
+        durable, written: how many rows are durable, and how many were put here.
+        schema, partition_by, batch_bytes: of the dataset, and what a batch may take.
+
+    Raises:
+        SparkError: the server refuses it, or cannot be reached.
+    """
+
+    def __init__(self, link: Link, dataset: str, client_id: str, create: Any, bound: int) -> None:
+        self._link = link
+        self._what = f"ingest {dataset}"
+        self._client_id = client_id
+        self._session = uuid.uuid4().hex[:12]
+        self._create = None if create is None else base64.b64encode(schema_bytes(create)).decode()
+        self._bound = bound
+        self._kept: deque[_Piece] = deque()  # what is not durable
+        self._bytes = 0  # of it
+        self._number = 0
+        self._ready = False  # the present stream takes rows of it
+        self._failure: SparkError | ValueError | None = None
+        self.durable = self.written = self.batch_bytes = 0
+        self.schema: Any = None
+        self.partition_by: list[str] = []
+        self._changed: Condition
+        self._channel = channel = _channels.join(link, dataset, self)
+        limit = Deadline(None)  # the thread of the channel has limits, and tells how it ends
+        try:
+            channel.send()
+            with self._changed:
+                while self.schema is None:
+                    self._wait_locked(limit, "the server did not answer")
+        except BaseException:
+            channel.leave(self)
+            raise
+
+    def check(self) -> None:
+        """Raise the error that keeps rows from being taken."""
+        failure = self._failure
+        if isinstance(failure, SparkError):  # a new one, since each has a traceback of its own
+            raise SparkError(failure.code, failure.message, failure.what, failure.place)
+        if failure is not None:
+            raise ValueError(*failure.args)
+
+    def put(self, batch: Any, limit: Deadline) -> int:
+        """Add rows, once there is room; return the offset after the last one.
+
+        Raises:
+            SparkError: TIMEOUT, or what has ended it.
+        """
+        data = ingest_message(Ingest.ROWS, self._number, batch.serialize())
+        with self._changed:
+            while self._bytes and self._bytes + len(data) > self._bound:
+                self._wait_locked(limit, "there was no room for more rows")
+            self.check()
+            end: int = self.written + batch.num_rows
+            self.written = end
+            self._kept.append(_Piece(end, data))
+            self._bytes += len(data)
+            if self._ready:
+                self._channel.queue.append((self, data))
+        self._channel.send()
+        return end
+
+    def wait(self, offset: int | None, limit: Deadline) -> int:
+        """Wait until all rows up to an offset are durable; return how many are.
+
+        Raises:
+            SparkError: TIMEOUT, or what has ended it. ValueError: the offset was not written.
+        """
+        self._channel.send()  # what an interrupt may have left
+        with self._changed:
+            wanted = self.written if offset is None else offset
+            if wanted > self.written:
+                raise ValueError(f"offset {wanted} was not written: {self.written} is the last")
+            while self.durable < wanted:
+                self._wait_locked(limit, f"rows up to {wanted} are not durable")
+            return self.durable
+
+    def _wait_locked(self, limit: Deadline, what: str) -> None:
+        self.check()
+        if not self._changed.wait(limit.remaining()) and limit.expired():
+            text = f"{what} in time; {self.durable} of {self.written} are durable"
+            raise self._link.error(TIMEOUT, text, self._what)
+        self.check()
+
+    def end(self, reason: ValueError) -> None:
+        """Drop what is kept, and send nothing more; later calls raise the reason. Never blocks."""
+        self._channel.leave(self)
+        with self._changed:
+            self._fail_locked(reason)
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until the stream has ended, if this was the last client of it."""
+        self._channel.join(timeout)
+
+    # What the channel says
+
+    def _opening_locked(self) -> bytes:
+        """Return what tells a server of it, on a new stream."""
+        told = {"client": self._client_id, "session": self._session}
+        if self.schema is None and self._create is not None:
+            told["create"] = self._create
+        return ingest_message(Ingest.OPEN, self._number, encode_line(told))
+
+    def _opened_locked(self, told: Request, schema: Any) -> None:
+        """Note where the server is.
+
+        Raises:
+            RiverError: WRONG_SCHEMA or TAKEN_OVER; what was written does not go on there.
+        """
+        offset, session = told.whole("offset"), told.text("session")
+        if self.schema is None:
+            self.durable = self.written = offset
+            self.partition_by = told.texts("partition_by") or []
+            self.batch_bytes = told.whole("batch_bytes", least=1)
+            self.schema = schema
+        elif not schema.equals(self.schema):
+            text = "the dataset has another schema by now, which rows that were not durable lack"
+            raise refusal(Code.WRONG_SCHEMA, f"{text}: open it again, and write them again")
+        elif offset > self.durable and session not in ("", self._session):
+            text = f"another program has written rows with the client id {self._client_id}"
+            raise refusal(Code.TAKEN_OVER, f"{text}: use an id for each that writes")
+        self._acknowledged_locked(offset)
+        self._ready = True
+
+    def _acknowledged_locked(self, offset: int) -> None:
+        """Drop what is durable.
+
+        Raises:
+            RiverError: TAKEN_OVER; these are not the rows of this client.
+        """
+        count = 0
+        for piece in self._kept:
+            if piece.end > offset:
+                break
+            count += 1
+        if offset != (self._kept[count - 1].end if count else self.durable):
+            text = f"the server has {offset} rows of client {self._client_id}, and this one wrote"
+            text = f"{text} {self.written}, of which {self.durable} were durable: is the dataset"
+            raise refusal(Code.TAKEN_OVER, f"{text} a new one, or the id used elsewhere?")
+        for _ in range(count):
+            self._bytes -= len(self._kept.popleft().data)
+        self.durable = offset
+        self._changed.notify_all()
+
+    def _fail_locked(self, failure: SparkError | ValueError) -> None:
+        self._failure = self._failure or failure
+        self._ready = False
+        self._kept.clear()
+        self._changed.notify_all()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether an answer of the server is due."""
+        return bool(self._kept) or (self.schema is None and self._failure is None)
+
+
+class _Channel:
+    """The stream for the clients of one link and dataset, and the thread that reads it.
+
+    Attributes:
+        mutex: guards all of it. queue: what is to be sent, and for whom.
+    """
+
+    def __init__(self, link: Link, dataset: str) -> None:
+        self.mutex = threading.Lock()
+        self.queue: deque[tuple[Outbox, bytes]] = deque()
+        self._link = link
+        self._dataset = dataset
+        self._what = f"ingest {dataset}"
+        self._changed = Condition(self.mutex)
+        self._boxes: dict[int, Outbox] = {}
+        self._numbers = itertools.count()
+        self._stream: Stream | None = None
+        self._sender: Stream | None = None  # to which a thread is writing
+        self._schema: Any = None  # the one that the stream told last
+        self._failures = 0  # in a row
+        self._ended = False
+        self._reader = daemon_thread(self._run, name=f"wsmux-ingest-client-{dataset}")
+
+    def start(self) -> None:
+        """Start its thread.
+
+        Raises:
+            NoThreadError: there can be none.
+        """
+        start_thread(self._reader)
+
+    def add(self, box: Outbox) -> bool:
+        """Add a client, to be told of by ``send``; return false if the channel has ended."""
+        with self.mutex:
+            if self._ended:
+                return False
+            box._number, box._changed = next(self._numbers), Condition(self.mutex)
+            self._boxes[box._number] = box
+            if self._stream is not None:
+                self.queue.append((box, box._opening_locked()))
+            return True
+
+    def leave(self, box: Outbox) -> None:
+        """Let go of a client, whatever it has kept; end with the last one. Never blocks."""
+        with self.mutex:
+            if self._boxes.get(box._number) is not box:
+                return  # it has failed
+            self._remove_locked(box)
+            stream, clean = self._stream, not (box._waits or self._sender or self.queue)
+        if not self._ended:
+            self.send()
+        elif stream is not None:
+            try:
+                if clean:
+                    stream.close_write()
+                    return
+            except (WsmuxError, OSError):
+                pass  # all is durable
+            stream.reset()
+
+    def _remove_locked(self, box: Outbox) -> None:
+        del self._boxes[box._number]
+        if box._waits:
+            self.queue = deque(each for each in self.queue if each[0] is not box)
+        self._ended = not self._boxes
+        if not self._ended and self._stream is not None:
+            self.queue.append((box, ingest_message(Ingest.LEAVE, box._number)))
+        self._changed.notify_all()
+
+    def join(self, timeout: float | None) -> None:
+        """Wait for the end, if it has begun."""
+        if self._ended:
+            self._reader.join(timeout)
+
+    # Sending
+
+    def send(self) -> None:
+        """Send what is not sent yet, as far as the server takes it now."""
+        stream, data = None, b""
+        try:
+            stream = self._begin_sending()
+            if stream is None:
+                return
+            with deadline(0):
+                while data := self._next_data(stream):
+                    stream.write(data)
+        except WriteTimeout as error:
+            rest, name = data[error.bytes_written :], f"wsmux-ingest-sender-{self._dataset}"
+            try:
+                start_thread(daemon_thread(self._send_rest, name=name, args=(stream, rest)))
+            except NoThreadError:
+                self._reset_sender()  # the reader sends it when it has connected again
+        except StreamWriteClosed:
+            pass  # the reader is told why
+        except (WsmuxError, OSError, ValueError):
+            self._reset_sender()  # which the reader sees
+        except BaseException:
+            self._reset_sender()  # it may have ended within a message
+            raise
+
+    def _reset_sender(self) -> None:
+        sender = self._sender
+        if sender is not None:
+            sender.reset()
+
+    def _send_rest(self, stream: Stream, data: bytes) -> None:
+        """Send the rest of a message, and what has come since, however long that blocks."""
+        try:
+            while data:
+                stream.write(data)
+                data = self._next_data(stream)
+        except StreamWriteClosed:
+            pass  # the reader is told why
+        except (WsmuxError, OSError, ValueError):
+            stream.reset()  # which the reader sees
+
+    def _begin_sending(self) -> Stream | None:
+        """Return the stream if there is something to send, and no thread is sending."""
+        with self.mutex:
+            stream = self._stream
+            if stream is None or self._sender is stream or not self.queue:
+                return None
+            self._sender = stream
+            return stream
+
+    def _next_data(self, stream: Stream) -> bytes:
+        """Return what to send next; if that is nothing, the sender is done."""
+        with self.mutex:
+            found: list[bytes] = []
+            size = 0
+            while self._stream is stream and self.queue and size < TOGETHER:
+                found.append(self.queue.popleft()[1])
+                size += len(found[-1])
+            if not found and self._sender is stream:
+                self._sender = None
+            return b"".join(found)
+
+    # The reader
+
+    def _run(self) -> None:
+        try:
+            while (stream := self._connected()) is not None:
+                try:
+                    self.send()
+                    self._read(stream)
+                    error: Exception = ConnectionError("the server ended the stream")
+                except (WsmuxError, RiverError, OSError, ValueError) as caught:
+                    error = caught
+                stream.reset()
+                self._lost(error)
+        except SparkError as failure:
+            with self.mutex:
+                self._fail_locked([*self._boxes.values()], failure)
+        finally:
+            _channels.drop(self._link, self._dataset, self)
+
+    def _connected(self) -> Stream | None:
+        """Return a stream to which all clients are to be told; ``None`` when all have left.
+
+        Raises:
+            SparkError: the server cannot be reached, or refuses the dataset.
+        """
+        while True:
+            with self.mutex:
+                wait = retry_delay(self._link.recipe.retry_backoff, self._failures)
+                pause = Deadline(wait if self._failures > 1 else 0.0)
+                while not self._ended and not pause.expired():
+                    self._changed.wait(pause.remaining())
+                if self._ended:
+                    return None
+            stream, _ = self._link.ask_stream(INGEST, dataset=self._dataset)
+            stream.timeout = self._link.recipe.call_timeout
+            with self.mutex:
+                self._stream, self._schema = stream, None
+                self.queue.clear()
+                for box in self._boxes.values():
+                    self.queue.append((box, box._opening_locked()))
+                return stream
+
+    def _lost(self, error: Exception) -> None:
+        """Note that the stream has failed.
+
+        Raises:
+            SparkError: it has done so too often.
+        """
+        failure = self._link.failure(error, self._what)
+        with self.mutex:
+            self._stream = None
+            self._failures += 1
+            for box in self._boxes.values():
+                box._ready = False
+            if isinstance(error, TimeoutError):  # who has just come waits no longer
+                new = [box for box in self._boxes.values() if box.schema is None]
+                self._fail_locked(new, failure)
+            if self._failures > self._link.recipe.retries + 1:
+                raise failure
+
+    def _read(self, stream: Stream) -> None:
+        """Read what the server says, until the stream ends, or all clients have left.
+
+        Raises:
+            RiverError: it is busy, or says what cannot be. WsmuxError, OSError: the stream failed.
+        """
+        messages = Messages(stream)
+        while not self._ended:
+            try:
+                head = messages.head()
+            except TimeoutError:
+                if any(box._waits for box in [*self._boxes.values()]):
+                    raise
+                continue  # nothing is due
+            if head is None:
+                return
+            while head is not None:
+                kind, number, size = head
+                if size > MAX_MESSAGE:
+                    raise ConnectionError(f"the server sent a message of {size} bytes")
+                body = bytes(messages.body(size))
+                with self.mutex:
+                    self._heard_locked(kind, number, body)
+                head = messages.head() if messages.has(1) else None
+            self.send()  # what openings have made ready
+
+    def _heard_locked(self, kind: int, number: int, body: bytes) -> None:
+        box = self._boxes.get(number)
+        told, schema = None, self._schema
+        if kind == Ingest.OPENED:
+            told = Request(parse_line(body))
+            if "schema" in told:
+                schema = self._schema = schema_of(base64.b64decode(told.text("schema")))
+        elif kind not in (Ingest.DURABLE, Ingest.REFUSED):
+            raise ConnectionError(f"the server sent a message of kind {kind}")
+        if box is None:
+            return  # it has left
+        try:
+            if told is not None:
+                box._opened_locked(told, schema)
+                self.queue.extend((box, piece.data) for piece in box._kept)
+            elif kind == Ingest.DURABLE:
+                self._failures = 0
+                box._acknowledged_locked(int.from_bytes(body, "little"))
+            else:
+                raise_refusal(body)
+        except RiverError as error:
+            if error.code == Code.BUSY and box.schema is not None:
+                raise  # all clients connect again
+            self._fail_locked([box], self._link.error(error.code, error.message, self._what))
+
+    def _fail_locked(self, boxes: list[Outbox], failure: SparkError) -> None:
+        for box in boxes:
+            self._remove_locked(box)
+            box._fail_locked(failure)
+
+
+class _Channels:
+    """Hold the channels of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[Link, str], _Channel] = {}
+        fork.register(self)
+
+    def join(self, link: Link, dataset: str, box: Outbox) -> _Channel:
+        """Add a client to the channel of a dataset, made for the first one.
+
+        Raises:
+            NoThreadError: there is no thread for it.
+        """
+        with self._lock:
+            channel = self._held.get((link, dataset))
+            if channel is None or not channel.add(box):
+                channel = _Channel(link, dataset)
+                channel.add(box)
+                channel.start()
+                self._held[link, dataset] = channel
+            return channel
+
+    def drop(self, link: Link, dataset: str, channel: _Channel) -> None:
+        """Forget a channel that has ended."""
+        with self._lock:
+            if self._held.get((link, dataset)) is channel:
+                del self._held[link, dataset]
+
+    def forked(self) -> None:
+        """Drop the channels in a forked child; see ``runtime.fork``."""
+        self._lock = threading.Lock()
+        self._held = {}
+
+
+_channels = _Channels()
