@@ -86,6 +86,23 @@ def test_what_is_written_is_there_when_it_is_said_to_be(store: Gated, server: Da
         assert client.wait_durable() == client.offset == client.written == 10
 
 
+def test_clients_of_a_process_share_a_stream_for_a_dataset(
+    store: Gated, server: DataServer
+) -> None:
+    with opened(server.url) as one, opened(server.url) as two, opened(server.url, "e") as other:
+        assert stream_of(one) is stream_of(two) is not stream_of(other)
+        one.write(row(0))
+        other.write(row(1))
+        one.close()  # and the stream stays
+        assert two.wait_durable(two.write(row(2))) == 1
+        with opened(server.url, client_id=one.client_id) as again:
+            assert (again.offset, stream_of(again)) == (1, stream_of(two))
+        former = stream_of(two)
+    with opened(server.url) as later:
+        assert stream_of(later) is not former
+    assert (held(store), held(store, "e")) == ([0, 2], [1])
+
+
 def test_closing_waits_for_what_was_written(store: Gated, server: DataServer) -> None:
     with opened(server.url) as client:
         client.write(rows(0, 1000))

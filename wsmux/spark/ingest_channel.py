@@ -1,9 +1,9 @@
 """Carry what all ingest clients of a process write to a dataset, by one stream and one thread.
 
 A client has an ``Outbox``, which numbers its rows and keeps those that are not durable. The channel
-sends what the outboxes have, reads what is durable, and connects again. Whoever writes sends what
-is there of all clients, unless another thread is at it; the thread of the channel wakes those that
-wait. So an append costs a message, and the answers to many cost one.
+sends what the outboxes have, a message of each in turn, reads what is durable, and connects again.
+Whoever writes sends what is there of all clients, unless another thread is at it; the thread of the
+channel wakes those that wait. So an append costs a message, and the answers to many cost one.
 
 One mutex guards a channel and its outboxes. Nothing is sent with it held.
 """
@@ -83,6 +83,7 @@ class Outbox:
         self._bound = bound
         self._kept: deque[_Piece] = deque()  # what is not durable
         self._bytes = 0  # of it
+        self._unsent: deque[bytes] = deque()
         self._number = 0
         self._ready = False  # the present stream takes rows of it
         self._failure: SparkError | ValueError | None = None
@@ -125,7 +126,7 @@ class Outbox:
             self._kept.append(_Piece(end, data))
             self._bytes += len(data)
             if self._ready:
-                self._channel.queue.append((self, data))
+                self._channel.queue_locked(self, data)
         self._channel.send()
         return end
 
@@ -227,18 +228,18 @@ class _Channel:
     """The stream for the clients of one link and dataset, and the thread that reads it.
 
     Attributes:
-        mutex: guards all of it. queue: what is to be sent, and for whom.
+        mutex: guards all of it.
     """
 
     def __init__(self, link: Link, dataset: str) -> None:
         self.mutex = threading.Lock()
-        self.queue: deque[tuple[Outbox, bytes]] = deque()
         self._link = link
         self._dataset = dataset
         self._what = f"ingest {dataset}"
         self._changed = Condition(self.mutex)
         self._boxes: dict[int, Outbox] = {}
         self._numbers = itertools.count()
+        self._queue: deque[Outbox] = deque()  # those that have something to send
         self._stream: Stream | None = None
         self._sender: Stream | None = None  # to which a thread is writing
         self._schema: Any = None  # the one that the stream told last
@@ -262,8 +263,14 @@ class _Channel:
             box._number, box._changed = next(self._numbers), Condition(self.mutex)
             self._boxes[box._number] = box
             if self._stream is not None:
-                self.queue.append((box, box._opening_locked()))
+                self.queue_locked(box, box._opening_locked())
             return True
+
+    def queue_locked(self, box: Outbox, data: bytes) -> None:
+        """Have a message sent by ``send``."""
+        if not box._unsent:
+            self._queue.append(box)
+        box._unsent.append(data)
 
     def leave(self, box: Outbox) -> None:
         """Let go of a client, whatever it has kept; end with the last one. Never blocks."""
@@ -271,7 +278,7 @@ class _Channel:
             if self._boxes.get(box._number) is not box:
                 return  # it has failed
             self._remove_locked(box)
-            stream, clean = self._stream, not (box._waits or self._sender or self.queue)
+            stream, clean = self._stream, not (box._waits or self._sender or self._queue)
         if not self._ended:
             self.send()
         elif stream is not None:
@@ -286,11 +293,16 @@ class _Channel:
     def _remove_locked(self, box: Outbox) -> None:
         del self._boxes[box._number]
         if box._waits:
-            self.queue = deque(each for each in self.queue if each[0] is not box)
+            self._unqueue_locked(box)
         self._ended = not self._boxes
         if not self._ended and self._stream is not None:
-            self.queue.append((box, ingest_message(Ingest.LEAVE, box._number)))
+            self.queue_locked(box, ingest_message(Ingest.LEAVE, box._number))
         self._changed.notify_all()
+
+    def _unqueue_locked(self, box: Outbox) -> None:
+        if box._unsent:
+            self._queue.remove(box)
+            box._unsent.clear()
 
     def join(self, timeout: float | None) -> None:
         """Wait for the end, if it has begun."""
@@ -343,7 +355,7 @@ class _Channel:
         """Return the stream if there is something to send, and no thread is sending."""
         with self.mutex:
             stream = self._stream
-            if stream is None or self._sender is stream or not self.queue:
+            if stream is None or self._sender is stream or not self._queue:
                 return None
             self._sender = stream
             return stream
@@ -353,9 +365,12 @@ class _Channel:
         with self.mutex:
             found: list[bytes] = []
             size = 0
-            while self._stream is stream and self.queue and size < TOGETHER:
-                found.append(self.queue.popleft()[1])
+            while self._stream is stream and self._queue and size < TOGETHER:
+                box = self._queue.popleft()
+                found.append(box._unsent.popleft())
                 size += len(found[-1])
+                if box._unsent:
+                    self._queue.append(box)
             if not found and self._sender is stream:
                 self._sender = None
             return b"".join(found)
@@ -397,9 +412,10 @@ class _Channel:
             stream.timeout = self._link.recipe.call_timeout
             with self.mutex:
                 self._stream, self._schema = stream, None
-                self.queue.clear()
+                while self._queue:
+                    self._unqueue_locked(self._queue[0])
                 for box in self._boxes.values():
-                    self.queue.append((box, box._opening_locked()))
+                    self.queue_locked(box, box._opening_locked())
                 return stream
 
     def _lost(self, error: Exception) -> None:
@@ -460,7 +476,8 @@ class _Channel:
         try:
             if told is not None:
                 box._opened_locked(told, schema)
-                self.queue.extend((box, piece.data) for piece in box._kept)
+                for piece in box._kept:
+                    self.queue_locked(box, piece.data)
             elif kind == Ingest.DURABLE:
                 self._failures = 0
                 box._acknowledged_locked(int.from_bytes(body, "little"))

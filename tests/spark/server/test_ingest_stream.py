@@ -15,6 +15,7 @@ import wsmux
 from wsmux.spark import DataServer, DatasetStore, GroupCommit, serve_data
 from wsmux.spark.ingest_messages import Messages
 from wsmux.spark.protocol import INGEST_HEAD, Ingest, encode_line, ingest_message
+from wsmux.spark.server import ingest_stream
 from wsmux.spark.store.base import IngestTarget
 
 from ...helpers.spark.arrow_data import SCHEMA, pa, rows
@@ -110,10 +111,11 @@ def test_what_is_told_at_first_and_of_what_is_durable(store: Gated, channel: Cha
     first = {"offset": 0, "session": "", "partition_by": [], "batch_bytes": 64 * 1024}
     assert told == first
     channel.add(number, rows(0, 3), rows(3, 2))
-    assert channel.offset(number) in (3, 5)
-    wait_for(lambda: held(store) == [0, 1, 2, 3, 4])
+    while channel.offset(number) < 5:
+        pass
+    assert held(store) == [0, 1, 2, 3, 4]
     channel.send(Ingest.LEAVE, number)
-    other, told = channel.begin(client="~2")  # the schema is not told again
+    _, told = channel.begin(client="~2")  # the schema is not told again
     assert told == first
     assert channel.begin(client="~1", session="t")[1] == {**first, "offset": 5, "session": "s"}
 
@@ -255,6 +257,24 @@ def test_a_stream_that_ends_within_a_message_leaves_nothing_in_memory(
     wait_for(lambda: ingest_held(server).bytes > 0)
     channel.stream.close_write()
     wait_for(lambda: ingest_held(server) == (0, 0))
+
+
+def test_a_stream_has_so_many_clients_and_no_more(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_stream, "MAX_CLIENTS", 2)
+    first, second = channel.begun(), channel.begun()
+    assert channel.begin()[1]["code"] == "BUSY"
+    channel.send(Ingest.LEAVE, first)
+    channel.begun()
+    channel.add(second, rows(0, 1))
+    assert channel.offset(second) == 1
+
+
+def test_a_process_that_takes_no_answers_is_not_waited_for(channel: Channel) -> None:
+    asked = ingest_message(Ingest.OPEN, 1, b"{}\n")
+    with pytest.raises(wsmux.StreamReset):
+        any(channel.stream.write(asked * 1000) == 0 for _ in range(100))
 
 
 def test_empty_batches_are_no_rows(store: Gated, channel: Channel) -> None:

@@ -174,14 +174,6 @@ class _Session:
         self.schema: Any = None
         self.fenced = self.left = False
 
-    def refuse(self, error: RiverError) -> None:
-        """Send the client the reason why nothing more is taken from it; never blocks."""
-        self.channel.refuse(self.number, error)
-
-    def drop(self) -> None:
-        """End its stream, so that all clients of that connect again; never blocks."""
-        self.channel.drop()
-
 
 class _Channel:
     """The stream of the clients of one process."""
@@ -409,9 +401,9 @@ class _Group:
                     text = f"rows of client {session.client} have been committed for {PATIENCE:g} s"
                     raise refusal(Code.BUSY, f"{text} by now: connect again")
         if old is not None and old.nonce == session.nonce and old.channel is not session.channel:
-            old.drop()
+            old.channel.drop()
         elif old is not None:
-            old.refuse(_taken_over(session.client))
+            old.channel.refuse(old.number, _taken_over(session.client))
         target = self._datasets.ingest_target(self._dataset, session.client)
         with self._changed:
             if session.fenced:
@@ -458,7 +450,7 @@ class _Group:
         """Drop all sessions."""
         with self._changed:
             sessions, channels = [*self._sessions.values()], [*self._channels]
-        self._end(sessions, _Session.drop)
+        self._end(sessions, _drop)
         for channel in channels:
             channel.drop()
 
@@ -529,7 +521,7 @@ class _Group:
                 self._commit(group)
             except Exception:  # what is durable, clients learn when they connect again
                 _log.exception("ingest clients of %s could not be told", self._dataset)
-                self._end({sent.session for sent in group}, _Session.drop)
+                self._end({sent.session for sent in group}, _drop)
             finally:
                 with self._changed:
                     self._committing.clear()
@@ -586,7 +578,7 @@ class _Group:
                 for session in ends:
                     self._commit([sent for sent in group if sent.session is session])
             elif error.code == Code.BUSY:
-                self._end(ends, _Session.drop)
+                self._end(ends, _drop)
             else:
                 self.refuse(ends, error)
         except Exception as error:
@@ -599,14 +591,14 @@ class _Group:
                 return
             # Their clients have connected to another process, perhaps, and are told when they
             # connect again; the rest is committed without them.
-            self._end([each for each in ends if each.client in stale], _Session.drop)
+            self._end([each for each in ends if each.client in stale], _drop)
             rest = [sent for sent in group if sent.session.client not in stale]
             if rest:
                 self._commit(rest)
 
     def refuse(self, sessions: Iterable[_Session], error: RiverError) -> None:
         """Take nothing more of sessions, and tell their clients why."""
-        self._end(sessions, lambda session: session.refuse(error))
+        self._end(sessions, lambda session: session.channel.refuse(session.number, error))
 
     def _end(self, sessions: Iterable[_Session], how: Callable[[_Session], None]) -> None:
         """End sessions, and drop what of them is queued behind what was not committed."""
@@ -629,6 +621,10 @@ def _decoded(schema: Any, group: Sequence[_Sent]) -> Sequence[Any]:
         raise refusal(Code.BAD_ARROW, f"there are {table.num_rows} rows, and others were stated")
     batches: list[Any] = table.combine_chunks().to_batches()
     return batches
+
+
+def _drop(session: _Session) -> None:
+    session.channel.drop()
 
 
 def _tell(ends: Mapping[_Session, int]) -> None:
