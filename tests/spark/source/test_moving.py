@@ -208,11 +208,11 @@ def test_what_gives_the_rows_fails_as_it_does() -> None:
         assert recipe.streams().stats().streams == 0
 
 
-def test_small_frames_carry_the_same() -> None:
+def test_small_batches_carry_the_same() -> None:
     with served() as (server, store):
         header = begun(server.url)
         receipt = task_writer.stage(
-            quick(server.url), header, SCHEMA, iter(BATCHES), batch_rows=700, frame_bytes=1024
+            quick(server.url), header, SCHEMA, iter(BATCHES), batch_rows=700
         )
         committed(server.url, header, receipt)
         assert ids(read_batches(quick(server.url), header_of(server.url), SCHEMA)) == list(

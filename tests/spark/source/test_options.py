@@ -174,7 +174,7 @@ def test_an_option_like_none_is_refused_with_all_there_are() -> None:
     [
         (Action.READ, "maxRowsPerTrigger", 1),
         (Action.READ, "txnAppId", "a"),
-        (Action.READ, "frameBytes", 4096),
+        (Action.READ, "txnVersion", 1),
         (Action.READ, "mergeSchema", "true"),
         (Action.READ, "overwriteSchema", "true"),
         (Action.STREAM_WRITE, "partitionBy", "day"),

@@ -87,15 +87,8 @@ class BatchWriter(DataSourceArrowWriter):
             "partition": context.partitionId(),
             "attempt": context.attemptNumber(),
         }
-        options = self._options
-        receipt = stage(
-            self._recipe,
-            header,
-            self._schema,
-            iterator,
-            batch_rows=options.batch_rows,
-            frame_bytes=options.frame_bytes,
-        )
+        batch_rows = self._options.batch_rows
+        receipt = stage(self._recipe, header, self._schema, iterator, batch_rows)
         return Written(receipt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

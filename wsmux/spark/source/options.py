@@ -28,7 +28,6 @@ replaceWhere        let an overwrite replace only rows that match a condition   
 partitionBy         partition columns of a new dataset, ``a,b`` or ``["a"]``      none
 txnVersion          a number that increases with each write of that id            none
 batchRows           maximum rows of a record batch                                no limit
-frameBytes          bytes written at once, 1 KiB to 64 KiB                        65536
 window              receive window of a stream in bytes, 16 KiB or more           1 MiB
 connectTimeout      seconds to wait for a connection, at each attempt             10
 callTimeout         seconds per call, and for a stream without data               60
@@ -130,7 +129,6 @@ class Options:
     app: str | None = None
     app_version: int | None = None
     batch_rows: int | None = None
-    frame_bytes: int = 64 * KIB
     window: int = 1024 * KIB
     connect_timeout: float = 10.0
     call_timeout: float = 60.0
@@ -449,7 +447,6 @@ _OPTIONS = (
     _Option("txnAppId", "app", _text, _WRITE),
     _Option("txnVersion", "app_version", _whole(0), _WRITE),
     _Option("batchRows", "batch_rows", _whole(1, 2**24)),
-    _Option("frameBytes", "frame_bytes", _whole(KIB, 64 * KIB), _WRITES),
     _Option("window", "window", _whole(16 * KIB, 2**31)),
     _Option("connectTimeout", "connect_timeout", _seconds(zero=False)),
     _Option("callTimeout", "call_timeout", _seconds(zero=False)),

@@ -93,14 +93,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             "partition": context.partitionId(),
             "attempt": context.attemptNumber(),
         }
-        receipt = stage(
-            self._recipe,
-            header,
-            self._schema,
-            iterator,
-            batch_rows=options.batch_rows,
-            frame_bytes=options.frame_bytes,
-        )
+        receipt = stage(self._recipe, header, self._schema, iterator, options.batch_rows)
         return StagedPart(begun["txn"], False, receipt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -13,7 +13,7 @@ from ...mux.stream import Stream
 from ...rpc import RiverError
 from ..connection_settings import Link, Recipe, retry_delay
 from ..protocol import WRITE, Receipt, parse_line
-from ..server.arrow_stream import FRAME, Limits, send
+from ..server.arrow_stream import Limits, send
 from .types import fit, regrouped
 
 __all__ = ["stage"]
@@ -38,9 +38,7 @@ def stage(
     header: dict[str, Any],
     schema: Any,
     batches: Iterable[Any],
-    *,
     batch_rows: int | None = None,
-    frame_bytes: int = FRAME,
 ) -> Receipt | None:
     """Send the rows of a partition; return the receipt, ``None`` if there are no rows.
 
@@ -53,7 +51,6 @@ def stage(
         schema: the schema to write; see ``fit``.
         batches: Spark's record batches; their exceptions are raised unchanged.
         batch_rows: the maximum number of rows per batch sent.
-        frame_bytes: the maximum number of bytes written at once.
 
     Raises:
         SparkError: with the server's code, or that of the failed connection.
@@ -67,7 +64,7 @@ def stage(
         with link.open_stream(WRITE, **header) as stream:
             stream.timeout = recipe.call_timeout
             try:
-                return _sent(stream, schema, held, frame_bytes)
+                return _sent(stream, schema, held)
             except RiverError as error:
                 raise link.error(error.code, error.message, _WHAT) from None
             except _Cut as cut:
@@ -136,31 +133,25 @@ class _Cut(Exception):
 class _Sink:
     """Write to a stream, raising its errors as ``_Cut``."""
 
-    def __init__(self, stream: Stream, frame_bytes: int) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._frame = frame_bytes
 
     def write(self, data: Any) -> int:
         """Write all of it."""
         try:
-            if len(data) <= self._frame or self._frame == FRAME:
-                return self._stream.write(data)
-            with memoryview(data) as view:
-                for start in range(0, len(view), self._frame):
-                    self._stream.write(view[start : start + self._frame])
-                return len(view)
+            return self._stream.write(data)
         except (WsmuxError, OSError) as error:
             raise _Cut(error) from error
 
 
-def _sent(stream: Stream, schema: Any, batches: Iterable[Any], frame_bytes: int) -> Receipt:
+def _sent(stream: Stream, schema: Any, batches: Iterable[Any]) -> Receipt:
     """Send a part and return its receipt.
 
     Raises:
         RiverError: the server refused the part. _Cut: the connection failed first.
     """
     try:
-        send(_Sink(stream, frame_bytes), schema, batches, Limits())
+        send(_Sink(stream), schema, batches, Limits())
         stream.close_write()
     except _Cut as cut:
         # A server that refuses a part stops reading, and sends the reason.
