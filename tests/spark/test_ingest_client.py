@@ -17,7 +17,7 @@ from wsmux.spark.protocol import Code, refusal
 from ..helpers.checkout import ROOT
 from ..helpers.spark.arrow_data import SCHEMA, pa, rows
 from ..helpers.spark.ingesting import Gated, held, opened, row
-from ..helpers.spark.inside import ingest_held, stream_of, wait_of
+from ..helpers.spark.inside import ingest_held, queue_of, stream_of, wait_of
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
@@ -414,14 +414,13 @@ def test_an_interrupt_loses_and_doubles_nothing(
 ) -> None:
     with opened(server.url) as client:
         client.write(row(0))
-        stream = stream_of(client)
 
         def interrupted(*arguments: Any) -> None:
             monkeypatch.undo()
             raise KeyboardInterrupt
 
         if call == "write":
-            monkeypatch.setattr(stream, "write", interrupted)
+            monkeypatch.setattr(*queue_of(client), interrupted)
         else:
             monkeypatch.setattr(*wait_of(client), interrupted)
             Gate(store).opened.set()

@@ -1,9 +1,9 @@
-"""Carry what all ingest clients of a process write to a dataset, by one stream and one thread.
+"""Carry what all ingest clients of a process write to a dataset, by one stream and two threads.
 
 A client has an ``Outbox``, which numbers its rows and keeps those that are not durable. The channel
 sends what the outboxes have, a message of each in turn, reads what is durable, and connects again.
-Whoever writes sends what is there of all clients, unless another thread is at it; the thread of the
-channel wakes those that wait. So an append costs a message, and the answers to many cost one.
+One thread of it sends all that is there at once, another one reads, and wakes those that wait. So
+neither an append nor an answer costs a call of the system of its own where there are many.
 
 One mutex guards a channel and its outboxes. Nothing is sent with it held.
 """
@@ -18,11 +18,11 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from ..config import MIB
-from ..exceptions import NoThreadError, StreamWriteClosed, WriteTimeout, WsmuxError
+from ..exceptions import StreamWriteClosed, WsmuxError
 from ..mux.stream import Stream
 from ..rpc import RiverError
 from ..runtime import fork
-from ..runtime.deadline import Deadline, deadline
+from ..runtime.deadline import Deadline
 from ..runtime.parking import Condition
 from ..runtime.threads import daemon_thread, start_thread
 from .connection_settings import TIMEOUT, Link, retry_delay
@@ -46,6 +46,9 @@ __all__ = ["Outbox"]
 # Bytes of small batches that are sent at once.
 TOGETHER = 64 * 1024
 
+# Seconds between looks at whether there is something to send, if nobody tells.
+IDLE = 10.0
+
 # Bytes of a message of the server, which may hold a schema.
 MAX_MESSAGE = 32 * MIB
 
@@ -67,7 +70,7 @@ class Outbox:
             if there is none. bound: bytes to keep at most.
 
     Attributes:
-        durable, written: how many rows are durable, and how many were put here.
+        durable: how many rows are.
         schema, partition_by, batch_bytes: of the dataset, and what a batch may take.
 
     Raises:
@@ -83,24 +86,32 @@ class Outbox:
         self._bound = bound
         self._kept: deque[_Piece] = deque()  # what is not durable
         self._bytes = 0  # of it
-        self._unsent: deque[bytes] = deque()
+        self._sent = 0  # pieces of it on the present stream
+        self._notes: deque[bytes] = deque()  # that go before them
         self._number = 0
         self._ready = False  # the present stream takes rows of it
         self._failure: SparkError | ValueError | None = None
-        self.durable = self.written = self.batch_bytes = 0
+        self.durable = self.batch_bytes = 0
         self.schema: Any = None
         self.partition_by: list[str] = []
         self._changed: Condition
         self._channel = channel = _channels.join(link, dataset, self)
-        limit = Deadline(None)  # the thread of the channel has limits, and tells how it ends
+        limit = Deadline(None)  # the threads of the channel have limits, and tell how it ends
         try:
-            channel.send()
             with self._changed:
                 while self.schema is None:
                     self._wait_locked(limit, "the server did not answer")
         except BaseException:
             channel.leave(self)
             raise
+
+    @property
+    def written(self) -> int:
+        """How many rows were put here; an interrupt of ``put`` leaves none that is not counted."""
+        try:
+            return self._kept[-1].end
+        except IndexError:
+            return self.durable
 
     def check(self) -> None:
         """Raise the error that keeps rows from being taken."""
@@ -122,12 +133,10 @@ class Outbox:
                 self._wait_locked(limit, "there was no room for more rows")
             self.check()
             end: int = self.written + batch.num_rows
-            self.written = end
             self._kept.append(_Piece(end, data))
             self._bytes += len(data)
             if self._ready:
-                self._channel.queue_locked(self, data)
-        self._channel.send()
+                self._channel.queue_locked(self)
         return end
 
     def wait(self, offset: int | None, limit: Deadline) -> int:
@@ -136,8 +145,9 @@ class Outbox:
         Raises:
             SparkError: TIMEOUT, or what has ended it. ValueError: the offset was not written.
         """
-        self._channel.send()  # what an interrupt may have left
         with self._changed:
+            if self._ready:
+                self._channel.queue_locked(self)  # what an interrupt may have left
             wanted = self.written if offset is None else offset
             if wanted > self.written:
                 raise ValueError(f"offset {wanted} was not written: {self.written} is the last")
@@ -164,12 +174,22 @@ class Outbox:
 
     # What the channel says
 
-    def _opening_locked(self) -> bytes:
-        """Return what tells a server of it, on a new stream."""
+    def _next_locked(self) -> bytes | None:
+        """Return the next message to send."""
+        if self._notes:
+            return self._notes.popleft()
+        if not self._ready or self._sent == len(self._kept):
+            return None
+        self._sent += 1
+        return self._kept[self._sent - 1].data
+
+    def _open_locked(self) -> None:
+        """Begin on a new stream."""
+        self._ready, self._sent = False, 0
         told = {"client": self._client_id, "session": self._session}
         if self.schema is None and self._create is not None:
             told["create"] = self._create
-        return ingest_message(Ingest.OPEN, self._number, encode_line(told))
+        self._notes = deque([ingest_message(Ingest.OPEN, self._number, encode_line(told))])
 
     def _opened_locked(self, told: Request, schema: Any) -> None:
         """Note where the server is.
@@ -179,7 +199,7 @@ class Outbox:
         """
         offset, session = told.whole("offset"), told.text("session")
         if self.schema is None:
-            self.durable = self.written = offset
+            self.durable = offset
             self.partition_by = told.texts("partition_by") or []
             self.batch_bytes = told.whole("batch_bytes", least=1)
             self.schema = schema
@@ -207,25 +227,25 @@ class Outbox:
             text = f"the server has {offset} rows of client {self._client_id}, and this one wrote"
             text = f"{text} {self.written}, of which {self.durable} were durable: is the dataset"
             raise refusal(Code.TAKEN_OVER, f"{text} a new one, or the id used elsewhere?")
+        self.durable = offset
         for _ in range(count):
             self._bytes -= len(self._kept.popleft().data)
-        self.durable = offset
+        self._sent = max(0, self._sent - count)
         self._changed.notify_all()
 
     def _fail_locked(self, failure: SparkError | ValueError) -> None:
         self._failure = self._failure or failure
         self._ready = False
-        self._kept.clear()
         self._changed.notify_all()
 
     @property
     def _waits(self) -> bool:
-        """Whether an answer of the server is due."""
-        return bool(self._kept) or (self.schema is None and self._failure is None)
+        """Whether the server still has to say something."""
+        return self._failure is None and (bool(self._kept) or self.schema is None)
 
 
 class _Channel:
-    """The stream for the clients of one link and dataset, and the thread that reads it.
+    """The stream for the clients of one link and dataset, and its threads.
 
     Attributes:
         mutex: guards all of it.
@@ -236,41 +256,50 @@ class _Channel:
         self._link = link
         self._dataset = dataset
         self._what = f"ingest {dataset}"
-        self._changed = Condition(self.mutex)
+        self._changed = Condition(self.mutex)  # for its threads
         self._boxes: dict[int, Outbox] = {}
         self._numbers = itertools.count()
         self._queue: deque[Outbox] = deque()  # those that have something to send
         self._stream: Stream | None = None
-        self._sender: Stream | None = None  # to which a thread is writing
+        self._sending = False
         self._schema: Any = None  # the one that the stream told last
         self._failures = 0  # in a row
         self._ended = False
         self._reader = daemon_thread(self._run, name=f"wsmux-ingest-client-{dataset}")
+        self._sender = daemon_thread(self._send, name=f"wsmux-ingest-sender-{dataset}")
 
     def start(self) -> None:
-        """Start its thread.
+        """Start its threads.
 
         Raises:
             NoThreadError: there can be none.
         """
-        start_thread(self._reader)
+        start_thread(self._sender)
+        try:
+            start_thread(self._reader)
+        except BaseException:
+            with self.mutex:
+                self._ended = True
+                self._changed.notify_all()
+            raise
 
     def add(self, box: Outbox) -> bool:
-        """Add a client, to be told of by ``send``; return false if the channel has ended."""
+        """Add a client; return false if the channel has ended."""
         with self.mutex:
             if self._ended:
                 return False
             box._number, box._changed = next(self._numbers), Condition(self.mutex)
             self._boxes[box._number] = box
             if self._stream is not None:
-                self.queue_locked(box, box._opening_locked())
+                box._open_locked()
+                self.queue_locked(box)
             return True
 
-    def queue_locked(self, box: Outbox, data: bytes) -> None:
-        """Have a message sent by ``send``."""
-        if not box._unsent:
-            self._queue.append(box)
-        box._unsent.append(data)
+    def queue_locked(self, box: Outbox) -> None:
+        """Have sent what a client has to send."""
+        self._queue.append(box)
+        if not self._sending:
+            self._changed.notify_all()
 
     def leave(self, box: Outbox) -> None:
         """Let go of a client, whatever it has kept; end with the last one. Never blocks."""
@@ -278,102 +307,64 @@ class _Channel:
             if self._boxes.get(box._number) is not box:
                 return  # it has failed
             self._remove_locked(box)
-            stream, clean = self._stream, not (box._waits or self._sender or self._queue)
-        if not self._ended:
-            self.send()
-        elif stream is not None:
-            try:
-                if clean:
-                    stream.close_write()
-                    return
-            except (WsmuxError, OSError):
-                pass  # all is durable
-            stream.reset()
+            stream, clean = self._stream, not (box._waits or self._sending)
+        if not self._ended or stream is None:
+            return
+        try:
+            if clean:
+                stream.close_write()
+                return
+        except (WsmuxError, OSError):
+            pass  # all is durable
+        stream.reset()
 
     def _remove_locked(self, box: Outbox) -> None:
         del self._boxes[box._number]
-        if box._waits:
-            self._unqueue_locked(box)
+        box._ready = False
+        box._notes.append(ingest_message(Ingest.LEAVE, box._number))
         self._ended = not self._boxes
-        if not self._ended and self._stream is not None:
-            self.queue_locked(box, ingest_message(Ingest.LEAVE, box._number))
+        self.queue_locked(box)
         self._changed.notify_all()
-
-    def _unqueue_locked(self, box: Outbox) -> None:
-        if box._unsent:
-            self._queue.remove(box)
-            box._unsent.clear()
 
     def join(self, timeout: float | None) -> None:
         """Wait for the end, if it has begun."""
         if self._ended:
             self._reader.join(timeout)
+            self._sender.join(timeout)
 
     # Sending
 
-    def send(self) -> None:
-        """Send what is not sent yet, as far as the server takes it now."""
-        stream, data = None, b""
-        try:
-            stream = self._begin_sending()
-            if stream is None:
-                return
-            with deadline(0):
-                while data := self._next_data(stream):
-                    stream.write(data)
-        except WriteTimeout as error:
-            rest, name = data[error.bytes_written :], f"wsmux-ingest-sender-{self._dataset}"
+    def _send(self) -> None:
+        failed: Stream | None = None
+        while True:
+            with self.mutex:
+                self._sending = False
+                while not self._ended and (self._stream in (None, failed) or not self._queue):
+                    self._changed.wait(IDLE)
+                if self._ended:
+                    return
+                stream, data, self._sending = self._stream, self._next_locked(), True
+            assert stream is not None
             try:
-                start_thread(daemon_thread(self._send_rest, name=name, args=(stream, rest)))
-            except NoThreadError:
-                self._reset_sender()  # the reader sends it when it has connected again
-        except StreamWriteClosed:
-            pass  # the reader is told why
-        except (WsmuxError, OSError, ValueError):
-            self._reset_sender()  # which the reader sees
-        except BaseException:
-            self._reset_sender()  # it may have ended within a message
-            raise
-
-    def _reset_sender(self) -> None:
-        sender = self._sender
-        if sender is not None:
-            sender.reset()
-
-    def _send_rest(self, stream: Stream, data: bytes) -> None:
-        """Send the rest of a message, and what has come since, however long that blocks."""
-        try:
-            while data:
                 stream.write(data)
-                data = self._next_data(stream)
-        except StreamWriteClosed:
-            pass  # the reader is told why
-        except (WsmuxError, OSError, ValueError):
-            stream.reset()  # which the reader sees
+            except StreamWriteClosed:
+                failed = stream  # the reader is told why
+            except (WsmuxError, OSError, ValueError):
+                failed = stream
+                stream.reset()  # which the reader sees
 
-    def _begin_sending(self) -> Stream | None:
-        """Return the stream if there is something to send, and no thread is sending."""
-        with self.mutex:
-            stream = self._stream
-            if stream is None or self._sender is stream or not self._queue:
-                return None
-            self._sender = stream
-            return stream
-
-    def _next_data(self, stream: Stream) -> bytes:
-        """Return what to send next; if that is nothing, the sender is done."""
-        with self.mutex:
-            found: list[bytes] = []
-            size = 0
-            while self._stream is stream and self._queue and size < TOGETHER:
-                box = self._queue.popleft()
-                found.append(box._unsent.popleft())
-                size += len(found[-1])
-                if box._unsent:
-                    self._queue.append(box)
-            if not found and self._sender is stream:
-                self._sender = None
-            return b"".join(found)
+    def _next_locked(self) -> bytes:
+        """Return what to send next, of each client in turn."""
+        found: list[bytes] = []
+        size = 0
+        while self._queue and size < TOGETHER:
+            box = self._queue.popleft()
+            data = box._next_locked()
+            if data is not None:
+                found.append(data)
+                size += len(data)
+                self._queue.append(box)
+        return b"".join(found)
 
     # The reader
 
@@ -381,7 +372,6 @@ class _Channel:
         try:
             while (stream := self._connected()) is not None:
                 try:
-                    self.send()
                     self._read(stream)
                     error: Exception = ConnectionError("the server ended the stream")
                 except (WsmuxError, RiverError, OSError, ValueError) as caught:
@@ -412,10 +402,11 @@ class _Channel:
             stream.timeout = self._link.recipe.call_timeout
             with self.mutex:
                 self._stream, self._schema = stream, None
-                while self._queue:
-                    self._unqueue_locked(self._queue[0])
+                self._queue.clear()
                 for box in self._boxes.values():
-                    self.queue_locked(box, box._opening_locked())
+                    box._open_locked()
+                    self.queue_locked(box)
+                self._changed.notify_all()
                 return stream
 
     def _lost(self, error: Exception) -> None:
@@ -460,7 +451,6 @@ class _Channel:
                 with self.mutex:
                     self._heard_locked(kind, number, body)
                 head = messages.head() if messages.has(1) else None
-            self.send()  # what openings have made ready
 
     def _heard_locked(self, kind: int, number: int, body: bytes) -> None:
         box = self._boxes.get(number)
@@ -476,8 +466,7 @@ class _Channel:
         try:
             if told is not None:
                 box._opened_locked(told, schema)
-                for piece in box._kept:
-                    self.queue_locked(box, piece.data)
+                self.queue_locked(box)
             elif kind == Ingest.DURABLE:
                 self._failures = 0
                 box._acknowledged_locked(int.from_bytes(body, "little"))

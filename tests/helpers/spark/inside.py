@@ -26,6 +26,7 @@ __all__ = [
     "ingest_held",
     "join_soon",
     "links_held",
+    "queue_of",
     "released_of",
     "stores_of",
     "stream_of",
@@ -94,6 +95,11 @@ def stream_of(client: IngestClient) -> Stream:
     stream = client._outbox._channel._stream
     assert stream is not None
     return stream
+
+
+def queue_of(client: IngestClient) -> tuple[object, str]:
+    """Return what an ingest client hands rows to that it keeps: an object, and its method."""
+    return client._outbox._channel, "queue_locked"
 
 
 def wait_of(client: IngestClient) -> tuple[object, str]:

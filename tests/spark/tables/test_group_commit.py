@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,19 +162,33 @@ def test_nulls_where_there_are_none_add_nothing(store: DeltaDatasets, tmp_path: 
 
 
 def left(directory: Path) -> set[str]:
-    """Return the files of the dataset that no version has, and what is staged."""
+    """Return the files of the dataset that no version has, and what is noted of such."""
     table = deltalake.DeltaTable(directory / "datasets" / "d")
     there = {uri.rpartition("/")[2] for uri in table.file_uris()}
     files = {path.name for path in (directory / "datasets" / "d").rglob("*.parquet")}
-    return (files - there) | {
-        path.name for path in (directory / "datasets/d/_wsmux/staged").iterdir()
-    }
+    staged = (directory / "datasets/d/_wsmux/staged").rglob("*.json")
+    return (files - there) | {path.name for path in staged if path.name != "txn.json"}
 
 
 def test_what_was_written_in_vain_is_removed(store: DeltaDatasets, tmp_path: Path) -> None:
     add(store, {"a": Span(0, 3)}, rows(0, 3))
     add(store, {"a": Span(0, 3)}, rows(0, 3))
     assert left(tmp_path) == set()
+
+
+def test_what_groups_stage_is_swept_when_it_is_old_and_begun_anew(
+    store: DeltaDatasets, tmp_path: Path
+) -> None:
+    add(store, {"a": Span(0, 1)}, rows(0, 1))
+    add(store, {"a": Span(1, 2)}, rows(1, 1))
+    staged = tmp_path / "datasets/d/_wsmux/staged"
+    (first,) = staged.iterdir()
+    store.expire(time.time() + 86_401.0)
+    assert list(staged.iterdir()) == []
+    add(store, {"a": Span(2, 3)}, rows(2, 1))
+    (other,) = staged.iterdir()
+    assert other != first
+    assert held(store) == [0, 1, 2]
 
 
 def test_a_group_goes_into_the_partitions_of_its_rows(tmp_path: Path) -> None:

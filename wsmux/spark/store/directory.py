@@ -158,11 +158,14 @@ def checked_path(root: Path, name: str, shown: str) -> Path:
 def write_new(path: Path, data: bytes, *, sync: bool) -> None:
     """Write a file that is not there yet."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
         if sync:
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_object(path: Path, shown: str) -> dict[str, Any] | None:

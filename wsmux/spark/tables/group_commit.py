@@ -9,7 +9,6 @@ there is an application transaction of Delta too, ``ingest:ID``, which the log h
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -65,9 +64,8 @@ def append_group(
         ident, declared = state.ident, _declared(state)
         kept, columns = arrow_of(state.schema(state.version)), state.partition_columns
     _check_schema(kept, schema, f"dataset {table.name}")
-    key = uuid.uuid4().hex
-    table.staging.begin(key, {"operation": "INGEST"}, brief=True)
-    part = table.staging.new_part(key, 0, 0, kept, columns)
+    part = table.staging.common_part(kept, columns)
+    added = False
     try:
         for batch in batches:
             batch = fitted(batch, schema)
@@ -86,12 +84,15 @@ def append_group(
                     for client, span in spans.items()
                     if ingested(table, state, client)[0] != span.before
                 ]
-                if stale or table.add_entry(version, ident, made):
+                if stale:
                     return stale
+                if table.add_entry(version, ident, made):
+                    added = True
+                    return []
         raise table.busy()
     finally:
         part.discard()
-        table.clear(key)
+        table.settle(part, added=added)
 
 
 def _declared(state: TableState) -> tuple[Any, ...]:

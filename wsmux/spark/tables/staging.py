@@ -88,18 +88,19 @@ class Staging:
         self._folder = folder
         self._shown = f"{shown}/{STAGED}"
         self._table = shown
+        self._common = ""
 
     def _txn(self, key: str) -> str:
         if _KEY.fullmatch(key) is None:
             raise ValueError(f"{key!r} is no key")
         return f"{STAGED}/{key}"
 
-    def begin(self, key: str, info: Mapping[str, Any], *, brief: bool = False) -> None:
-        """Begin a transaction; a ``brief`` one is not to outlive a crash of the machine."""
+    def begin(self, key: str, info: Mapping[str, Any], *, safe: bool = True) -> None:
+        """Begin a transaction; ``safe``: it is to outlive a crash of the machine."""
         path = self._txn(key)
         if self._folder.is_folder(OWN, f"{self._table}/{OWN}"):  # and no link
             self._folder.is_folder(STAGED, self._shown)
-        self._folder.put(f"{path}/{TXN}", json.dumps(info).encode(), safe=not brief)
+        self._folder.put(f"{path}/{TXN}", json.dumps(info).encode(), safe=safe)
 
     def info(self, key: str) -> dict[str, Any] | None:
         """Return what a transaction was begun with.
@@ -153,6 +154,21 @@ class Staging:
         if partition_by:
             return _PartitionedPart(self._folder, at, name, self._table, schema, partition_by)
         return _NewPart(self._folder, at, name, self._table, schema)
+
+    def common_part(self, schema: Any, partition_by: Sequence[str]) -> StagedPart:
+        """Begin a part for a commit that comes at once.
+
+        All such parts of this process belong to one transaction, which is begun anew when it was
+        swept away: so a part costs one note, and no folder.
+
+        Raises:
+            RiverError: STORE_FAILED, or NO_TXN, if it is swept away just now.
+        """
+        if not self._common or self._folder.mark(f"{self._txn(self._common)}/{TXN}") is None:
+            key = uuid.uuid4().hex
+            self.begin(key, {"operation": "INGEST"}, safe=False)
+            self._common = key
+        return self.new_part(self._common, 0, 0, schema, partition_by)
 
     def part(self, key: str, file: str) -> Finished | None:
         """Return a finished part of a transaction.
@@ -283,6 +299,24 @@ class StagedPart(Part):
         receipt = Receipt(self._partition, self._attempt, rows, 0, 0, self._name)
         return _finished(self._name, receipt, told)
 
+    def forget(self, held: Held) -> None:
+        """Remove what is noted of a part that ``end`` has ended, and its files that are not held.
+
+        Raises:
+            RiverError: STORE_FAILED. OSError: what the system says.
+        """
+        written = self._written()
+        for _, path in written:
+            if not held(path):
+                self._folder.remove(path)
+                self._folder.remove_empty([str(PurePosixPath(path).parent)])
+        for note in dict.fromkeys([*(note for note, _ in written), self._note]):
+            self._folder.remove(note)
+
+    def _written(self) -> list[tuple[str, str]]:
+        """Return the note and the path of each file."""
+        raise NotImplementedError
+
     def _ended(self) -> tuple[int, dict[str, Any]]:
         """End what is written; return its rows, and what is to be known of it."""
         raise NotImplementedError
@@ -331,6 +365,9 @@ class _NewPart(StagedPart):
     def _ended(self) -> tuple[int, dict[str, Any]]:
         written = self._file.close()
         return written.rows, {"size": written.size, "stats": written.stats}
+
+    def _written(self) -> list[tuple[str, str]]:
+        return [(self._note, _path_of(self._name))]
 
     def discard(self) -> None:
         if self._open:
@@ -443,6 +480,9 @@ class _PartitionedPart(StagedPart):
         while self._files:
             self._end(next(iter(self._files)))
         return self._rows, {"files": [staged._asdict() for _, staged in self._ready]}
+
+    def _written(self) -> list[tuple[str, str]]:
+        return [(note, staged.path) for note, staged in self._ready]
 
     def discard(self) -> None:
         if not self._open:

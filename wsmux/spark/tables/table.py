@@ -53,7 +53,7 @@ from .data_files import rows_in
 from .file_lock import FIRST_PAUSE, LONGEST_PAUSE
 from .folder import Folder, Mark
 from .partitions import value_text
-from .staging import OWN, Staged, Staging
+from .staging import OWN, Staged, StagedPart, Staging
 from .types import delta_schema, has_naive_timestamps
 
 __all__ = ["ENGINE", "Commit", "DeltaDirectory", "Removed"]
@@ -482,7 +482,12 @@ class DeltaDirectory:
                 self.folder.make(_LOG, safe=True)  # the table may be new there
             if not self.folder.create(_entry(version), entry_text(made)):
                 return False
-            self._refresh_locked()
+            mark = self._mark_of(version)
+            if state is None or mark is None:
+                self._refresh_locked()
+            else:  # as if it had been read
+                state.apply(version, made, mark.time)
+                self._mark = mark
         return True
 
     def _actions(self, state: TableState | None, commit: Commit) -> list[Action]:
@@ -592,6 +597,24 @@ class DeltaDirectory:
             self.staging.drop(key, holds)
         except (RiverError, OSError) as error:
             _log.warning("what %s left in %s is not removed: %s", key, self.shown, error)
+
+    def settle(self, part: StagedPart, *, added: bool) -> None:
+        """Forget a part that ``end`` has ended, or remove it; the next sweep may do so.
+
+        Args:
+            added: whether a version holds it for certain; else that is looked for.
+        """
+        if self.folder.in_doubt():
+            return  # its entry may be there in a moment, whatever is there now
+        try:
+            if added:
+                part.forget(lambda path: True)
+            else:
+                with self.view() as state:
+                    holds = (lambda path: False) if state is None else state.holds
+                part.forget(holds)
+        except (RiverError, OSError) as error:
+            _log.warning("what was staged in %s is not removed: %s", self.shown, error)
 
     def unknown_to_delta(self, version: int, hours: int) -> list[str]:
         """Return the files that delta-rs would vacuum: what no version of these hours names.
