@@ -92,7 +92,7 @@ def ingest(
 class IngestClient(Leaving):
     """Write rows to a dataset; made by ``ingest``. All methods may be called from any thread.
 
-    A thread for all clients of a dataset reads what the server acknowledges, and connects again. A
+    Two threads for all clients of a dataset send, read what is acknowledged, and connect again. A
     client that is not closed writes what it has as long as the process lives. In a forked child it
     cannot be used: each call raises ``ForkedError``; open one there. After Ctrl-C in a call it can
     be used further; what ``write`` has numbered by then is sent, and ``written`` tells.

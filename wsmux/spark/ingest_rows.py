@@ -49,6 +49,8 @@ class RowConverter:
             for f in schema
         ]
         self._names = frozenset(schema.names)
+        self._odd = [(each.name, each.odd) for each in self._columns if each.odd is not None]
+        self._struct = pa.struct(list(schema))
 
     def batches(self, data: Any) -> Iterator[Any]:
         """Yield batches made of a row (a mapping), a list of rows, a record batch or a table.
@@ -75,8 +77,25 @@ class RowConverter:
                 raise RiverError(WRONG_TYPE, f"row {place} must be a dict, got {_told(row)}")
             if row.keys() != self._names:
                 self._check_names([*row], f"row {place}")
-        columns = [_array_of([row[each.name] for row in rows], each) for each in self._columns]
-        return self._batch(columns)
+        batch = self._at_once(rows)
+        if batch is not None:
+            return batch
+        return self._batch(
+            [_array_of([row[each.name] for row in rows], each) for each in self._columns]
+        )
+
+    def _at_once(self, rows: Sequence[Any]) -> Any:
+        """Return rows as a batch by one call of pyarrow, ``None`` for what takes a closer look."""
+        try:
+            for name, odd in self._odd:
+                for row in rows:
+                    if _is_odd(odd, row[name]):
+                        return None
+            batch = pa.RecordBatch.from_struct_array(pa.array(rows, self._struct))
+        except _UNFIT:
+            return None
+        same = batch.schema.equals(self._schema, check_metadata=True)
+        return batch if same and not self._has_nulls(batch.columns) else None
 
     def _arrow(self, batch: Any) -> Any:
         self._check_names(batch.schema.names, "the data")
@@ -94,15 +113,19 @@ class RowConverter:
 
     def _batch(self, columns: Sequence[Any]) -> Any:
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        whole = zip(self._columns, columns, strict=True)
-        if not any(
-            each.inner or (column.null_count and not each.nullable) for each, column in whole
-        ):
+        if not self._has_nulls(columns):
             return batch
         try:
             return conform(batch, self._schema)
         except RiverError as error:  # nulls where there are none
             raise RiverError(WRONG_TYPE, error.message) from error
+
+    def _has_nulls(self, columns: Sequence[Any]) -> bool:
+        """Return whether there may be nulls where there are to be none."""
+        for each, column in zip(self._columns, columns, strict=True):
+            if each.inner or (not each.nullable and column.null_count):
+                return True
+        return False
 
     def _check_names(self, names: Sequence[str], place: str) -> None:
         known = [each.name for each in self._columns]

@@ -84,8 +84,8 @@ class GroupCommit:
     """
 
     linger: float = 0.02
-    """Seconds to wait for more rows once the first have come. Each commit is a version and a file
-    of the dataset: where rows come all the time, a longer one makes fewer."""
+    """Seconds to wait for more rows once the first have come, and the last commit has ended. Each
+    commit is a version and a file of the dataset: a longer one makes fewer."""
     group_bytes: int = 16 * MIB
     """Bytes after which it waits no longer."""
     client_bytes: int = 8 * MIB
@@ -530,6 +530,10 @@ class _Group:
     def _next(self) -> list[_Sent]:
         """Wait for what is to be committed next, all of one schema; nothing when all have left."""
         with self._changed:
+            if self._queue:
+                # Who waited for the last commit follows soon, and few large groups cost less than
+                # many small ones.
+                self._due = Deadline(self.options.linger, outlives=True)
             while True:
                 if not self._queue:
                     self._due = None
