@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.error import HTTPError
 
 __all__ = ["asking"]
 
@@ -28,6 +29,9 @@ def asking(url: str) -> Iterator[Callable[..., list[float]]]:
                 with urllib.request.urlopen(f"{url}/health", timeout=PATIENCE) as answer:
                     answer.read()
                 took.append(time.perf_counter() - begun)
+        except HTTPError as error:
+            error.close()
+            failed.append(error)
         except OSError as error:
             failed.append(error)
 

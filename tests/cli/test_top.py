@@ -620,7 +620,7 @@ def test_one_process_that_tells_nonsense_hides_no_other(name: str, value: object
     [
         ((), "name what to show"),
         (("123", "--cluster", "redis://127.0.0.1:1"), "name what to show"),
-        (("--cluster", "http://127.0.0.1:1"), "scheme"),
+        (("--cluster", "http://127.0.0.1:1"), "expected the URL of a Redis"),
     ],
 )
 def test_what_to_show_is_one_thing(

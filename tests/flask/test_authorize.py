@@ -180,14 +180,20 @@ def test_who_is_refused_behind_the_upgrade_is_in_the_audit_log(
 ) -> None:
     app = Flask("app")
     limits = wsmux.UserLimits(connections=1)
-    mux = Mux(app, authorize=lambda request: "ann", user_limits=limits, resume=True)
+    mux = Mux(
+        app,
+        authorize=lambda request: "ann",
+        user_limits=limits,
+        resume=True,
+        protocols=["js-ws"],
+    )
     mux.stream_route("/")(say_who)
     with (
         served(mux, app) as url,
-        wsmux.connect(url, timeout=WAIT, resume=True),
+        wsmux.connect(url, timeout=WAIT, resume=True, protocol="js-ws"),
         caplog.at_level(logging.INFO, "wsmux.audit"),
     ):
-        assert "or as this user may have" in str(refused(url, resume=True))
+        assert "or as this user may have" in str(refused(url, resume=True, protocol="js-ws"))
         wait_for(lambda: any(each.startswith("refused ") for each in caplog.messages))
     (line,) = (each for each in caplog.messages if each.startswith("refused "))
     assert line.startswith('refused path=/ peer=127.0.0.1 user=ann status=- why="a client may not ')

@@ -407,6 +407,7 @@ class _Door(Server):
         self._opening = set()
         self._served = threading.local()
         self._stopping = threading.Event()
+        self._leaving = False
         self._plain = False
         self._http = True
         self._ssl_context = None

@@ -313,7 +313,7 @@ def test_a_relay_keeps_names_for_twins() -> None:
         ({"ranker_period": 0}, "above 0"),
         ({"routes": {"a b": "http://x/"}}, "expected the domain of a relay"),
         ({"routes": {"a.test": "ws://x/"}}, "expected a route http"),
-        ({"redis": "nonsense"}, "Redis URL"),
+        ({"redis": "nonsense"}, "URL of a Redis"),
         ({"names": {"5": 1}}, "expected a name"),
     ],
 )
