@@ -153,6 +153,25 @@ def test_an_interrupt_at_any_step_breaks_off_no_block(handled: Handled, raises: 
     assert handlers() == before
 
 
+def test_an_interrupt_while_it_learns_the_handlers_mixes_none_up(handled: Handled) -> None:
+    """It learns anew within, and stands where it stood before outside."""
+    before = handlers()
+
+    def work() -> None:
+        with held_back(bool):
+            pass
+
+    work()
+    number, interrupted = 0, True
+    while interrupted:
+        number += 1
+        interrupted = interrupted_at(number, work)
+        if interrupted:
+            work()
+        assert handlers() == before, f"interrupted at step {number}"
+    assert number > 60
+
+
 def test_a_child_forked_meanwhile_has_its_handlers(handled: Handled, spawn: Spawn) -> None:
     """It has the thread as its main thread that forked, and no block there."""
     holding, forked = threading.Event(), threading.Event()

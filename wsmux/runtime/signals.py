@@ -74,9 +74,9 @@ class _HeldBack:
             self._let_go()
             known = list(map(_get_handler, _NUMBERS))
         found = [pair for pair in zip(_NUMBERS, known, strict=True) if callable(pair[1])]
-        self._numbers = [number for number, _ in found]
-        self._handlers = [handler for _, handler in found]
-        self._known = known
+        numbers, handlers = [number for number, _ in found], [handler for _, handler in found]
+        # No call between these, after which a signal is handled: they are one state.
+        self._known, self._numbers, self._handlers = known, numbers, handlers
 
     def _let_go(self) -> None:
         """Put the handlers back, and call those whose signals have come."""
