@@ -2,7 +2,8 @@
 
 ``python -m tests.helpers.spark.stream_driver MASTER SETTINGS JAVA FROM TO CHECKPOINTS``; FROM and
 TO are addresses of servers, SETTINGS further ones of Spark as JSON. A query that fails is started
-again, as whoever runs one does.
+again, as whoever runs one does, and after ``FAILURES`` of them this ends: a Java may be left in
+which no task can be serialized any more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ SLICE = 3600
 
 # More than a query can have on its way in a task when a server is started anew.
 OPTIONS = {"connectTimeout": "5", "callTimeout": "20", "retryBackoff": "0.05"}
+
+# Failed queries after which another process is better.
+FAILURES = 20
 
 # Batches to a dataset between two looks at all of it.
 LOOK = 8
@@ -58,7 +62,7 @@ def main(master: str, settings: str, java: str, source: str, sink: str, checkpoi
     spark = new_session(java, master, json.loads(settings))
     kinds: dict[str, Callable[..., Any]] = {"topic": to_topic, "dataset": to_dataset}
     running: dict[str, Any] = {}
-    while True:
+    for _ in range(FAILURES):
         try:
             for name, kind in kinds.items():
                 if name not in running or not running[name].isActive:

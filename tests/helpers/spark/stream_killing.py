@@ -158,6 +158,12 @@ class Driver:
                 cwd=ROOT,
             )
 
+    def runs(self) -> bool:
+        """Return true, after another start if the driver has ended by itself."""
+        if self._process.poll() is not None:
+            self.start()
+        return True
+
     def kill(self) -> None:
         """Kill the driver; its executors, which are processes of others, find out themselves."""
         self._kill_all(lambda mark: mark == self._own)
@@ -213,7 +219,7 @@ def kill(
         yield what
         driver.start()
     elif what in WORDS:
-        wait_for(lambda: driver.kill_one(WORDS[what], chosen), PATIENCE)
+        wait_for(lambda: driver.runs() and driver.kill_one(WORDS[what], chosen), PATIENCE)
         yield what
     else:
         server = servers[what]
@@ -269,7 +275,10 @@ def survive(directory: Path, java: str, kills: int, seed: int, where: str = LOCA
                     break
                 route = chosen.choice(routes)
                 before = route.count()
-                wait_for(lambda route=route, before=before: route.count() > before, PATIENCE)
+                wait_for(
+                    lambda route=route, before=before: driver.runs() and route.count() > before,
+                    PATIENCE,
+                )
                 generator.stopping.wait(chosen.uniform(0.0, 0.5))  # the moment is any
                 for each in kill(what, driver, servers, chosen):
                     done[each] += 1
@@ -277,7 +286,9 @@ def survive(directory: Path, java: str, kills: int, seed: int, where: str = LOCA
             generator.stopping.set()
             generator.join(PATIENCE)
             for route in routes:
-                wait_for(lambda route=route: route.count() >= route.rows, PATIENCE)
+                wait_for(
+                    lambda route=route: driver.runs() and route.count() >= route.rows, PATIENCE
+                )
     finally:
         generator.stopping.set()
         for nursery in nurseries:

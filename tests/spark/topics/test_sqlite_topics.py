@@ -428,7 +428,7 @@ def test_a_limit_is_above_0(field: str) -> None:
 @pytest.mark.parametrize("option", ["ttl", "lock_timeout"])
 def test_times_are_above_0(tmp_path: Path, option: str) -> None:
     options: dict[str, Any] = {option: 0}
-    with pytest.raises(ValueError, match=f"{option} must be above 0, not 0"):
+    with pytest.raises(ValueError, match=f"{option} must be above 0 seconds, not 0"):
         SqliteTopics(tmp_path, **options)
 
 
