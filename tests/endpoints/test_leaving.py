@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ import wsmux
 from wsmux.testing import FaultProxy
 
 from ..helpers.raw_peer import in_thread
-from ..helpers.resumed import cut_off
+from ..helpers.resumed import cut_off, draining
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
@@ -41,35 +40,6 @@ def site(
             yield server, proxy, proxy.url.replace("ws:", f"{server.url.partition(':')[0]}:")
         finally:
             server.shutdown(0)
-
-
-@contextmanager
-def draining(server: wsmux.Server, url: str) -> Iterator[tuple[wsmux.Connection, Future[None]]]:
-    """Shut a server down while a stream is open; yield its connection, and the shutdown."""
-    with (
-        wsmux.connect(url, timeout=WAIT, resume=GRACE) as connection,
-        connection.open_stream() as stream,
-    ):
-        stream.timeout = WAIT
-        stream.write(b"open")
-        assert stream.read(4) == b"open"
-        shutdown = in_thread(server.shutdown, 10 * WAIT)
-        wait_for(lambda: goes_away(connection))
-        try:
-            yield connection, shutdown
-        finally:
-            if not connection.closed:
-                stream.reset()
-            shutdown.result(WAIT)
-
-
-def goes_away(connection: wsmux.Connection) -> bool:
-    """Return whether the other side opens no streams any more."""
-    try:
-        connection.open_stream(timeout=WAIT).reset()
-    except wsmux.StreamRefused:
-        return True
-    return False
 
 
 def check_lost(connection: wsmux.Connection) -> None:
@@ -99,14 +69,17 @@ def test_a_client_that_was_cut_before_learns_it_at_once(
 def test_a_client_that_is_cut_meanwhile_learns_it_at_once(
     transport: Literal["websocket", "tcp"],
 ) -> None:
-    with site(transport) as (server, proxy, url), draining(server, url) as (connection, _):
+    with (
+        site(transport) as (server, proxy, url),
+        draining(url, server.shutdown, resume=GRACE) as connection,
+    ):
         proxy.reset()
         check_lost(connection)
 
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_client_that_begins_meanwhile_is_refused_before_the_upgrade(resume: bool) -> None:
-    with site() as (server, _, url), draining(server, url):
+    with site() as (server, _, url), draining(url, server.shutdown, resume=GRACE):
         with pytest.raises(wsmux.HandshakeError, match="the server shuts down") as caught:
             wsmux.connect(server.url, timeout=WAIT, resume=resume)
         assert caught.value.status == 503
@@ -116,7 +89,7 @@ def test_a_client_that_begins_meanwhile_is_refused_before_the_upgrade(resume: bo
 def test_a_client_that_begins_meanwhile_over_tcp_is_let_go(resume: bool) -> None:
     with (
         site("tcp") as (server, _, url),
-        draining(server, url),
+        draining(url, server.shutdown, resume=GRACE),
         pytest.raises((wsmux.ConnectionClosed, wsmux.HandshakeError, OSError)),
     ):
         wsmux.connect(server.url, timeout=WAIT, resume=resume).ping(WAIT)
@@ -145,7 +118,7 @@ def test_one_who_has_no_time_waits_for_nobody() -> None:
 
 @pytest.mark.parametrize("options", [{"resume": False}, {"reuse_port": True, "resume": False}])
 def test_a_port_at_which_nobody_can_return_closes_first(options: dict[str, Any]) -> None:
-    with site(**options) as (server, _, _), draining(server, server.url):
+    with site(**options) as (server, _, _), draining(server.url, server.shutdown, resume=GRACE):
         wait_for(lambda: refuses(server.port))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -298,40 +299,38 @@ def test_a_server_refuses_a_connection_too_many_before_the_upgrade() -> None:
         wait_for(lambda: connects(connect))
 
 
-def test_a_client_of_a_server_resumes_without_a_second_place() -> None:
-    limits = wsmux.UserLimits(connections=1)
+ANN = {"X-User": "ann"}
+
+
+@contextmanager
+def resumed_often(limits: wsmux.UserLimits, times: int) -> Iterator[wsmux.Server]:
+    """Yield a server whose only client has resumed so often."""
     options: dict[str, Any] = {"authorize": by_header, "user_limits": limits, "resume": True}
-    headers = {"X-User": "ann"}
     with (
         wsmux.serve(stream_handler=echo, **options) as server,
         FaultProxy(server.port) as proxy,
-        wsmux.connect(proxy.url, timeout=WAIT, headers=headers, resume=True) as connection,
+        wsmux.connect(proxy.url, timeout=WAIT, headers=ANN, resume=True) as connection,
     ):
-        for count in range(1, 3):
+        for count in range(1, times + 1):
             proxy.reset()
             wait_for(lambda count=count: connection.stats().reconnects == count)
+        yield server
+
+
+def test_a_client_of_a_server_resumes_without_a_second_place() -> None:
+    with resumed_often(wsmux.UserLimits(connections=1), 2) as server:
         for resume in (True, False):
             with pytest.raises(wsmux.HandshakeError, match="of this user are open") as caught:
-                wsmux.connect(server.url, timeout=WAIT, headers=headers, resume=resume)
+                wsmux.connect(server.url, timeout=WAIT, headers=ANN, resume=resume)
             assert caught.value.status == 429
         assert [each.user for each in server.connections] == ["ann"]
 
 
 def test_a_client_of_a_server_resumes_as_often_as_it_is_cut() -> None:
-    limits = wsmux.UserLimits(connects_per_minute=1)
-    options: dict[str, Any] = {"authorize": by_header, "user_limits": limits, "resume": True}
-    headers = {"X-User": "ann"}
-    with (
-        wsmux.serve(stream_handler=echo, **options) as server,
-        FaultProxy(server.port) as proxy,
-        wsmux.connect(proxy.url, timeout=WAIT, headers=headers, resume=True) as connection,
-    ):
-        for count in range(1, 4):
-            proxy.reset()
-            wait_for(lambda count=count: connection.stats().reconnects == count)
+    with resumed_often(wsmux.UserLimits(connects_per_minute=1), 3) as server:
         for resume in (True, False):
             with pytest.raises(wsmux.HandshakeError, match="1 connections in a minute") as caught:
-                wsmux.connect(server.url, timeout=WAIT, headers=headers, resume=resume)
+                wsmux.connect(server.url, timeout=WAIT, headers=ANN, resume=resume)
             assert caught.value.status == 429
 
 

@@ -13,8 +13,7 @@ import wsmux
 from wsmux.flask import Mux
 from wsmux.testing import FaultProxy
 
-from ..helpers.raw_peer import in_thread
-from ..helpers.resumed import cut_off
+from ..helpers.resumed import cut_off, draining
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import serving
@@ -88,18 +87,12 @@ def test_a_client_that_returns_to_a_server_that_drains_learns_it_at_once() -> No
     """Not when the time to drain is over, nor the grace."""
     with (
         site() as (mux, proxy),
-        wsmux.connect(f"{proxy.url}/echo", resume=True) as connection,
-        connection.open_stream() as stream,
+        draining(f"{proxy.url}/echo", mux.shutdown) as connection,
     ):
-        stream.write(b"open")
-        assert stream.read(4) == b"open"
-        draining = in_thread(mux.shutdown, 10 * WAIT)
-        wait_for(lambda: goes_away(connection))
         proxy.reset()
         assert connection.wait_closed(WAIT)
         assert isinstance(connection.error, wsmux.ResumeLost)
         assert connection.error.why == "the server shuts down"
-        draining.result(WAIT)
 
 
 @pytest.mark.parametrize("resume", [True, False])
@@ -107,29 +100,10 @@ def test_a_client_that_begins_at_a_server_that_drains_is_refused_before_the_upgr
     resume: bool,
 ) -> None:
     """So that a balancer, or the client, tries another worker."""
-    with (
-        site() as (mux, proxy),
-        wsmux.connect(f"{proxy.url}/echo", resume=True) as connection,
-        connection.open_stream() as stream,
-    ):
-        stream.write(b"open")
-        assert stream.read(4) == b"open"
-        draining = in_thread(mux.shutdown, 10 * WAIT)
-        wait_for(lambda: goes_away(connection))
+    with site() as (mux, proxy), draining(f"{proxy.url}/echo", mux.shutdown):
         with pytest.raises(wsmux.HandshakeError, match="the server shuts down") as caught:
             wsmux.connect(f"{proxy.url}/echo", timeout=WAIT, resume=resume)
         assert caught.value.status == 503
-        stream.reset()
-        draining.result(WAIT)
-
-
-def goes_away(connection: wsmux.Connection) -> bool:
-    """Return whether the other side opens no streams any more."""
-    try:
-        connection.open_stream(timeout=WAIT).reset()
-    except wsmux.StreamRefused:
-        return True
-    return False
 
 
 def test_a_route_that_does_not_resume_gives_an_ordinary_connection() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,7 +16,16 @@ from .raw_peer import in_thread
 from .timeouts import WAIT
 from .waiting import wait_for
 
-__all__ = ["MIB", "Pair", "check_bulk_over_cuts", "cut_off", "joined", "pair", "read_all"]
+__all__ = [
+    "MIB",
+    "Pair",
+    "check_bulk_over_cuts",
+    "cut_off",
+    "draining",
+    "joined",
+    "pair",
+    "read_all",
+]
 
 MIB = 1 << 20
 
@@ -27,6 +36,41 @@ def cut_off(proxy: FaultProxy, *connections: wsmux.Connection) -> None:
     proxy.reset()
     for each in connections:
         wait_for(lambda each=each: each.stats().detached is not None)
+
+
+@contextmanager
+def draining(
+    url: str, shutdown: Callable[[float], None], *, resume: wsmux.Resume | bool = True
+) -> Iterator[wsmux.Connection]:
+    """Shut an echo server down while a stream is open; yield its connection.
+
+    Args:
+        shutdown: of the server; called in a thread, with the seconds that streams have to end.
+    """
+    with (
+        wsmux.connect(url, timeout=WAIT, resume=resume) as connection,
+        connection.open_stream() as stream,
+    ):
+        stream.timeout = WAIT
+        stream.write(b"open")
+        assert stream.read(4) == b"open"
+        ending = in_thread(shutdown, 10 * WAIT)
+        wait_for(lambda: _goes_away(connection))
+        try:
+            yield connection
+        finally:
+            if not connection.closed:
+                stream.reset()
+            ending.result(WAIT)
+
+
+def _goes_away(connection: wsmux.Connection) -> bool:
+    """Return whether the other side opens no streams any more."""
+    try:
+        connection.open_stream(timeout=WAIT).reset()
+    except wsmux.StreamRefused:
+        return True
+    return False
 
 
 class Pair(NamedTuple):

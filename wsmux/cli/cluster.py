@@ -19,15 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .cat import Copy, add_copying
-from .redis_urls import PASSWORD_HELP, with_password
+from .redis_urls import add_redis, with_password
 from .terminal import CommandError, emit, positive_int, talk
 
 if TYPE_CHECKING:
     from ..cluster import Cluster, TopicMessage
 
 EPILOG = "Example: wsmux cluster who 'user:*' --redis redis://localhost:6379"
-
-REDIS = "redis://localhost:6379"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "message", nargs="?", help="with publish: a text; each line of stdin without it"
     )
-    parser.add_argument(
-        "-r",
-        "--redis",
-        default=REDIS,
-        metavar="URL",
-        help=f"by default {REDIS}; {PASSWORD_HELP}",
-    )
+    add_redis(parser)
     add_cluster(parser)
     parser.add_argument(
         "--since",

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .redis_urls import PASSWORD_HELP, with_password
+from .redis_urls import add_redis, with_password
 from .terminal import CommandError, emit, seconds, talk
 from .twins import add_twins, sources
 
@@ -23,8 +23,6 @@ EPILOG = (
     "Words on the command line can be read by others on this machine: --mnemonic-file is safer. "
     "Ctrl-C ends the gateway; what it has not sent by then stays in Redis."
 )
-
-REDIS = "redis://localhost:6379"
 
 UPLOADS = Path("uploads")
 
@@ -60,13 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relay", action="append", required=True, metavar="URL", help="ws:// or wss://; up to 4"
     )
-    parser.add_argument(
-        "-r",
-        "--redis",
-        default=REDIS,
-        metavar="URL",
-        help=f"by default {REDIS}; {PASSWORD_HELP}",
-    )
+    add_redis(parser)
     parser.add_argument(
         "--no-update", action="store_true", help="do not update the record of the twin"
     )

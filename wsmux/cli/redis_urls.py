@@ -5,16 +5,31 @@ So do ``redis-cli`` with REDISCLI_AUTH and ``psql`` with PGPASSWORD.
 
 from __future__ import annotations
 
+import argparse
 import os
 from urllib.parse import parse_qs, quote, urlsplit
 
 from .terminal import talk
 
-__all__ = ["PASSWORD", "PASSWORD_HELP", "with_password"]
+__all__ = ["PASSWORD", "PASSWORD_HELP", "add_redis", "with_password"]
 
 PASSWORD = "WSMUX_REDIS_PASSWORD"
 
 PASSWORD_HELP = f"its password is set in {PASSWORD}, since others see the command line"
+
+
+LOCAL = "redis://localhost:6379"
+
+
+def add_redis(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a Redis, by default the one of this machine."""
+    parser.add_argument(
+        "-r",
+        "--redis",
+        default=LOCAL,
+        metavar="URL",
+        help=f"by default {LOCAL}; {PASSWORD_HELP}",
+    )
 
 
 def with_password(url: str) -> str:

@@ -97,13 +97,11 @@ class _HeldBack:
         deque(map(_set_handler, self._numbers, self._handlers), maxlen=0)
 
     def _take_note(self, number: int, frame: FrameType | None) -> None:
-        if self._holds:
-            self._notes.append((number, frame))
-            self._tell()
-            return
-        self._put_back()
         self._notes.append((number, frame))
-        self._let_go()
+        if self._holds:
+            self._tell()
+        else:
+            self._let_go()
 
     def forked(self) -> None:
         """Put the handlers back in a child that another thread has forked, its main thread now."""
