@@ -487,6 +487,21 @@ class TestLoss:
         client.lost(2, 1.5)
         assert client.with_trouble("no") == text
 
+    def test_why_an_attempt_was_refused_is_told_while_the_next_is_under_way(self) -> None:
+        client = handshaking()
+        client.hear(refusal_payload("SESSION_STATE_MISMATCH", "lost it"))
+        client.handle_timer(1.0)
+        client.greet(1.0)
+        assert client.with_trouble("no") == "no: handshake failed: lost it"
+
+    def test_an_attempt_that_is_not_answered_in_time_says_so(self) -> None:
+        client = handshaking()
+        client.hear(refusal_payload("SESSION_STATE_MISMATCH", "lost it"))
+        client.handle_timer(1.0)
+        client.greet(1.0)
+        client.handle_timer(1.0 + Options().handshake_timeout)
+        assert client.with_trouble("no") == "no: the handshake was not answered"
+
     def test_a_loss_before_the_handshake_asks_nothing(self) -> None:
         client = Client()
         client.connect(0.0)

@@ -378,8 +378,7 @@ class Connector:
             self._events.append(Hangup(attempt))
             return
         self._move(ConnectorInput.DIALLED)
-        if not self._trouble.startswith(UNANSWERED):  # otherwise an earlier error says more
-            self._trouble = UNANSWERED
+        self._trouble = self._trouble or UNANSWERED  # of this attempt nothing is known yet
         self._due = now + self._options.handshake_timeout
         self._events.append(HelloWanted(attempt))
 
@@ -400,6 +399,8 @@ class Connector:
             name = self._codec.name
             closed = f"the connection was closed; is the server's codec {name}, too?"
             self._trouble = f"{UNANSWERED}: {closed}"
+        elif self.state is ConnectorState.HANDSHAKING:
+            self._unanswered()
         if fatal:
             self.given_up = self.with_trouble("the connection cannot be made")
             self._end_session(self.given_up)
@@ -543,7 +544,13 @@ class Connector:
             if self.state is ConnectorState.BACKING_OFF:
                 self._dial(now)
             else:
+                if self.state is ConnectorState.HANDSHAKING:
+                    self._unanswered()
                 self._drop(now, again=True)
+
+    def _unanswered(self) -> None:
+        if not self._trouble.startswith(UNANSWERED):  # otherwise an earlier error says more
+            self._trouble = UNANSWERED
 
     def _session_timer(self, session: Session, now: float) -> None:
         lapse = session.handle_timer(now)
