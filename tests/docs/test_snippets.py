@@ -9,14 +9,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import wsmux
 
 from ..helpers.browser.chromium import browser, opened
 from ..helpers.doc_pages import ROOT, answers, blocks
 from ..helpers.ports import free_port
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
+from ..helpers.werkzeug_server import serving
 
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 
@@ -112,7 +116,22 @@ def test_the_page_shows_the_feed(
         assert {row.partition(":")[0] for row in rows()} == {"app.py", "upload.py", "watch.py"}
 
 
-def test_the_program_of_the_first_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = blocks((ROOT / "docs" / "index.md").read_text(), "python").values()
-    exec(compile(program, "index.md", "exec"), {})
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_program_of_the_first_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    program = blocks((ROOT / page).read_text(), "python")[""]
+    exec(compile(program, page, "exec"), {})
     assert capsys.readouterr().out == "b'hello'\n"
+
+
+def test_the_application_of_the_readme_echoes() -> None:
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(blocks((ROOT / "README.md").read_text(), "python")["app.py"], names)
+    with (
+        serving(names["app"]) as port,
+        wsmux.connect(f"ws://127.0.0.1:{port}/echo", timeout=WAIT) as connection,
+        connection.open_stream(WAIT) as stream,
+    ):
+        stream.timeout = WAIT
+        stream.write(b"hello")
+        stream.close_write()
+        assert stream.readall() == b"hello"
