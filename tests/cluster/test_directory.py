@@ -62,9 +62,10 @@ def test_a_key_of_another_type_is_an_error_with_its_reason(
         cluster.who()
 
 
-def test_a_member_that_is_none_is_an_error_with_its_reason(
-    client: library.Redis, cluster: Cluster, namespace: str
+def test_a_member_that_is_none_is_left_out(
+    client: library.Redis, cluster: Cluster, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.hset(f"wsmux:cluster:{namespace}:name:user:1", "nonsense", "1.0")
-    with pytest.raises(Unreachable, match="Redis failed"):
+    with pytest.raises(NotConnected, match="nobody has joined"):
         cluster.open_stream("user:1")
+    assert "is left out: b'nonsense', which joined at b'1.0', is no member" in caplog.text

@@ -47,7 +47,11 @@ def test_a_place_is_a_position_or_a_word(text: str, position: Position | str) ->
     assert str(position) == text
 
 
-@pytest.mark.parametrize("text", ["", "5", "5-", "-7", "5-7-9", "NEW", " 5-7", "5-7\n", None, 5])
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "5-", "-7", "5-7-9", "NEW", " 5-7", "5-7\n", "\u0665-7", None, 5, (5, 7)]
+    + [Position(-1, 7), Position(5, -7), Position(10**16, 1), Position(5.0, 7)],  # type: ignore[arg-type]
+)
 def test_another_place_is_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="expected 'new', 'oldest' or a position"):
         parse_position(text)

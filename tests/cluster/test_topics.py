@@ -130,8 +130,8 @@ def test_a_topic_of_redis_is_forgotten_when_it_is_idle(server: RedisServer, name
         store = RedisTopics(client, calls, namespace, Retention(idle=60.0))
         store.append("t", b"x")
         calls.close()
-        for suffix in ("", ":log"):
-            left = client.pttl(f"wsmux:cluster:{namespace}:topic:t{suffix}")
+        for kind in ("topic", "log"):
+            left = client.pttl(f"wsmux:cluster:{namespace}:{kind}:t")
             assert isinstance(left, int)
             assert 0 < left <= 60_000
 
@@ -142,7 +142,7 @@ def test_a_topic_begins_with_its_first_reader(server: RedisServer, namespace: st
         store = RedisTopics(client, calls, namespace, Retention(idle=60.0))
         empty = store.read("t", None).last
         assert store.read("t", empty).last == empty
-        left = client.pttl(f"wsmux:cluster:{namespace}:topic:t:log")
+        left = client.pttl(f"wsmux:cluster:{namespace}:log:t")
         assert isinstance(left, int)
         assert 0 < left <= 60_000
         assert store.append("t", b"x") == (empty.epoch, 1)

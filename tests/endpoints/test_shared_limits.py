@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import threading
@@ -266,6 +267,44 @@ def test_what_a_process_counted_ends_with_its_lease(
     wait_for(lambda: entered(two))
 
 
+@pytest.mark.parametrize("clock", [float("inf"), 9e17, -1.0])
+@pytest.mark.parametrize(
+    "kind", ["string", "list", "set", "hash", "stream", "sorted set", "sorted set of times"]
+)
+def test_a_key_of_others_is_put_right(
+    kind: str,
+    clock: float,
+    server: RedisServer,
+    process: Process,
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    key = f"wsmux:limits:{namespace}:{hashlib.sha256(b'ann').hexdigest()}"
+    with server.client() as client:
+        make: dict[str, Callable[[], object]] = {
+            "string": lambda: client.set(key, b"\xff"),
+            "list": lambda: client.rpush(key, "a"),
+            "set": lambda: client.sadd(key, "a"),
+            "hash": lambda: client.hset(key, "a", "b"),
+            "stream": lambda: client.xadd(key, {"a": "b"}),
+            "sorted set": lambda: client.zadd(key, {b"\xff": float("inf"), "clock": clock}),
+            "sorted set of times": lambda: client.zadd(
+                key, {"a": 9e18, "b": -5.0, "streams": float("inf"), "connects": 1e300}
+            ),
+        }
+        make[kind]()
+        one, two = (
+            process(server.url, connections=1, connects_per_minute=5, streams_per_minute=5)
+            for _ in range(2)
+        )
+        place = one.enter("ann")
+        refused(two)
+        place.leave()
+        wait_for(lambda: entered(two))
+        assert client.type(key) == b"zset"
+    assert "counted in this process alone" not in caplog.text
+
+
 def test_what_redis_has_forgotten_is_told_again(
     server: RedisServer,
     process: Process,
@@ -288,7 +327,7 @@ def test_the_end_of_a_process_ends_what_it_counted(
     one, two = (process(server.url, connections=1) for _ in range(2))
     place = one.enter("ann")
     one.close()
-    assert not keys()
+    wait_for(lambda: not keys())  # it has a millisecond to live, of its last time
     place.leave()  # as the thread of its connection does, a moment later
     two.enter("ann")
     one.enter("ann")  # it counts for itself now

@@ -1,6 +1,6 @@
 """Keep in Redis who is where: the nodes of a cluster with their leases, and their members.
 
-The keys begin with ``wsmux:cluster:NAMESPACE:``
+The keys begin with ``wsmux:cluster:NAMESPACE:``; see ``records.key_prefix``.
 
 - ``node:ID``, the record of a node, with its lease as time to live;
 - ``nodes``, a sorted set of the ids of all nodes, by the end of their leases;
@@ -17,10 +17,15 @@ its node has a lease. Those of a node without one are removed by whoever sweeps 
 comes back after its lease had ended, or whose Redis has forgotten it, is told so, and adds its
 members again. The scripts use keys that they find in others, so Redis Cluster, which spreads keys
 over several servers, is not supported.
+
+Others may have keys that begin so, too. One of another type, where one of ours should be, is an
+error that says so if nothing can be told without it; what cannot be understood is left out.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -33,6 +38,8 @@ from .records import (
     Node,
     NodeProcess,
     Presence,
+    check_name,
+    key_prefix,
     parse_node,
     parse_process,
     signed_node,
@@ -58,9 +65,10 @@ local known = redis.call('EXISTS', KEYS[1])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local before = redis.pcall('GET', KEYS[4])
-local back = tonumber(type(before) == 'string' and before or now) - now
+before = type(before) == 'string' and string.match(before, '^%d+$') or now
+local back = tonumber(before) - now
 redis.pcall('SET', KEYS[4], string.format('%.0f', now), 'PX', ARGV[2] + ARGV[4])
-if back > 1000 then
+if back > 1000 and back < 1e13 then
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], now, '+inf')) do
     local key = ARGV[5] .. id
     local left = redis.call('PTTL', key)
@@ -114,24 +122,27 @@ for at = 3, #ARGV, 2 do
 end
 """
 
-# KEYS: the name. ARGV: the prefix of the keys of nodes. Returns member, since, record for each.
+# KEYS: the name. ARGV: the prefix of the keys of nodes. Returns member, since, record for each; of
+# what is no member, or whose record is none, an empty record.
 _FIND = """
 local found, records = {}, {}
 local held = redis.call('HGETALL', KEYS[1])
 for at = 1, #held, 2 do
   local node = string.match(held[at], '^(%x+) ')
-  if records[node] == nil then records[node] = redis.call('GET', ARGV[1] .. node) end
-  if records[node] then
+  if node and records[node] == nil then records[node] = redis.pcall('GET', ARGV[1] .. node) end
+  local record = node == nil or records[node]
+  if record then
     table.insert(found, held[at])
     table.insert(found, held[at + 1])
-    table.insert(found, records[node])
+    table.insert(found, type(record) == 'string' and record or '')
   end
 end
 return found
 """
 
 # KEYS: names. ARGV: the prefixes of the keys of nodes and of names, where the names begin, where
-# they end, how many names. Returns the last name, and the name, member and since of each found.
+# they end, how many names. Returns the last name if there may be more, and the name, member and
+# since of each found; also of what is no member.
 _WHO = """
 local found, alive = {}, {}
 local names = redis.call('ZRANGEBYLEX', KEYS[1], ARGV[3], ARGV[4], 'LIMIT', 0, ARGV[5])
@@ -139,15 +150,18 @@ for _, name in ipairs(names) do
   local held = redis.call('HGETALL', ARGV[2] .. name)
   for at = 1, #held, 2 do
     local node = string.match(held[at], '^(%x+) ')
-    if alive[node] == nil then alive[node] = redis.call('EXISTS', ARGV[1] .. node) end
-    if alive[node] == 1 then
+    if node and alive[node] == nil then
+      local size = redis.pcall('STRLEN', ARGV[1] .. node)
+      alive[node] = type(size) == 'number' and size > 0
+    end
+    if node == nil or alive[node] then
       table.insert(found, name)
       table.insert(found, held[at])
       table.insert(found, held[at + 1])
     end
   end
 end
-return {names[#names] or '', found}
+return {names[tonumber(ARGV[5])] or '', found}
 """
 
 # KEYS: nodes, seen. ARGV: the prefixes of the keys of nodes and of their members, how many nodes,
@@ -160,8 +174,8 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local told = {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf', 'LIMIT', 0, ARGV[3])) do
-  local record = redis.call('GET', ARGV[1] .. id)
-  if record then
+  local record = redis.pcall('GET', ARGV[1] .. id)
+  if type(record) == 'string' then
     local of, some = ARGV[2] .. id, {}
     local count = redis.pcall('SCARD', of)
     if type(count) ~= 'number' then count = 0 end
@@ -207,6 +221,8 @@ end
 return {removed, left}
 """
 
+_MEMBER = re.compile(rb"([0-9a-f]{32}) ([0-9]{1,20})")
+
 _log = logger("wsmux.cluster")
 
 
@@ -239,7 +255,7 @@ class Directory:
         self._calls = calls
         self._key = key
         self._process = process
-        prefix = f"wsmux:cluster:{namespace}:"
+        prefix = key_prefix(namespace)
         self._node, self._of, self._name = f"{prefix}node:", f"{prefix}of:", f"{prefix}name:"
         self._nodes, self._names = f"{prefix}nodes", f"{prefix}names"
         self._seen, self._clock = f"{prefix}seen", f"{prefix}clock"
@@ -283,7 +299,7 @@ class Directory:
         each = [text for name, _, id, since in presences for text in (id, name, repr(since))]
         failed = self._calls.run(_JOIN, keys, (self._name, node, *each))
         if failed:
-            _log.warning("a name cannot be found by others: %s", failed.decode("utf-8", "replace"))
+            _log.warning("a name cannot be found by others: %s", _text(failed))
         return failed is not None
 
     def leave(self, node: str, presences: Sequence[Presence]) -> None:
@@ -308,7 +324,10 @@ class Directory:
         for at in range(0, len(told), 3):
             member, since, record = told[at : at + 3]
             try:
-                found.append(Found(_presence(name, member, since), parse_node(record, self._key)))
+                presence, node = _presence(name, member, since), parse_node(record, self._key)
+                if presence.node != node.id:
+                    raise ValueError(f"the record of node {presence.node[:8]} names another one")
+                found.append(Found(presence, node))
             except ValueError as error:
                 _log.warning("a node that has %s is left out: %s", name, error)
         return sorted(found, key=lambda each: each.presence.since, reverse=True)
@@ -330,7 +349,7 @@ class Directory:
             )
             for at in range(0, len(told), 3):
                 try:
-                    found.append(_presence(told[at].decode(), *told[at + 1 : at + 3]))
+                    found.append(_presence(check_name(told[at].decode()), *told[at + 1 : at + 3]))
                 except ValueError as error:
                     _log.warning("a name that Redis has is left out: %s", error)
             before, begin = begin, b"(" + last
@@ -379,9 +398,9 @@ class Directory:
             why = str(error)
         if process is not None:
             renewed = max(0.0, process.lease - left / 1000)
-        items = (each.decode("utf-8", "replace").partition(" ")[2] for each in some)
+        items = (_text(each).partition(" ")[2] for each in some)
         shown = sorted(each[:MAX_NAME] for each in items)
-        return Known(id.decode(), node, process, why, renewed, int(members), shown)
+        return Known(_text(id), node, process, why, renewed, int(members), shown)
 
     @understood()
     def sweep(self) -> bool:
@@ -397,6 +416,17 @@ class Directory:
         return bool(left)
 
 
+def _text(told: bytes) -> str:
+    return told.decode("utf-8", "replace")
+
+
 def _presence(name: str, member: bytes, since: bytes) -> Presence:
-    node, _, number = member.decode().partition(" ")
-    return Presence(name, node, number, float(since))
+    """Return what a member of Redis stands for.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found, joined = _MEMBER.fullmatch(member), float(since)
+    if found is None or not math.isfinite(joined):
+        raise ValueError(f"{member[:80]!r}, which joined at {since[:80]!r}, is no member")
+    return Presence(name, found[1].decode(), found[2].decode(), joined)

@@ -32,7 +32,7 @@ MAX_MESSAGE = 1 << 20
 
 NEW, OLDEST = "new", "oldest"
 
-_TEXT = re.compile(r"(\d{1,16})-(\d{1,16})")
+_TEXT = re.compile(r"([0-9]{1,16})-([0-9]{1,16})")
 
 
 class Position(NamedTuple):
@@ -97,9 +97,10 @@ def parse_position(start: Position | str) -> Position | str:
     Raises:
         ValueError: it is none of these.
     """
-    if isinstance(start, Position) or start in (NEW, OLDEST):
+    if start in (NEW, OLDEST):
         return start
-    found = _TEXT.fullmatch(start) if isinstance(start, str) else None
+    text = str(start) if isinstance(start, Position) else start
+    found = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         text = f"expected {NEW!r}, {OLDEST!r} or a position to start at, got {str(start)[:80]!r}"
         raise ValueError(text)

@@ -29,6 +29,7 @@ __all__ = [
     "check_key",
     "check_name",
     "check_token",
+    "key_prefix",
     "link_token",
     "name_prefix",
     "parse_fields",
@@ -164,6 +165,15 @@ def name_prefix(pattern: str) -> tuple[str, bool]:
     if prefix:
         check_name(prefix, "a pattern")
     return prefix, True
+
+
+def key_prefix(namespace: str) -> str:
+    """Return what all keys of a namespace begin with, and those of no other one.
+
+    A colon of the namespace is quoted: what follows a name in a key could be taken for its end.
+    """
+    quoted = namespace.replace("%", "%25").replace(":", "%3A")
+    return f"wsmux:cluster:{quoted}:"
 
 
 def check_key(key: str | bytes | None) -> bytes | None:

@@ -1,14 +1,18 @@
 """Keep the topics of a cluster in Redis, for all of its nodes.
 
-The keys of a topic begin with ``wsmux:cluster:NAMESPACE:topic:NAME``. That is a Redis stream whose
-ids are *epoch*-*number*, with the data in field ``d``; with ``:log`` behind it, a hash of the
-epoch, the next number, the bytes, and the run of Redis in which the epoch began. ``bell`` is a
-short stream of the names of topics that have a new message. One thread of a process waits for the
-bell, from its first subscription on, and wakes the readers.
+A topic has two keys, which begin as those of ``directory``: ``topic:NAME``, a Redis stream whose
+ids are *epoch*-*number*, with the data in field ``d``; and ``log:NAME``, a hash of the epoch, the
+next number, the bytes, and the run of Redis in which the epoch began. ``bell`` is a short stream of
+the names of topics that have a new message. One thread of a process waits for the bell, from its
+first subscription on, and wakes the readers.
+
+What others write under these keys is not believed: an entry that no append has made is above the
+last number, or has another field. Nobody is given it, and the next append removes it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +23,7 @@ from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, start_thread
 from ..storage.redis_client import FAILURES, explain
 from .positions import Batch, Position, Retention
+from .records import key_prefix
 from .redis_calls import RedisCalls, understood
 from .topics import READ_MESSAGES, READ_SIZE, Bell
 
@@ -51,29 +56,40 @@ local function renewed(stream, log)
   redis.call('HSET', log, 'epoch', epoch, 'run', run, 'next', 1)
   return epoch
 end
+local function ours(entry) return entry[2][1] == 'd' and #entry[2] == 2 end
 """
 
 # KEYS: stream, log, bell. ARGV: topic, data, how many messages and bytes, milliseconds idle, how
-# many names the bell keeps. Returns the epoch and the number.
+# many names the bell keeps. Returns the epoch, the number, and how many entries of others were
+# removed. A bell of another type is not heard; then readers look from time to time.
 _APPEND = (
     _LOG
     + """
 local epoch = renewed(KEYS[1], KEYS[2])
 if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[2], 'bytes', 0) end
 local number = redis.call('HINCRBY', KEYS[2], 'next', 1) - 1
-redis.call('XADD', KEYS[1], epoch .. '-' .. number, 'd', ARGV[2])
+local id, removed = epoch .. '-' .. number, 0
+local added = redis.pcall('XADD', KEYS[1], id, 'd', ARGV[2])
+if type(added) == 'table' and added.err then
+  local last = epoch .. '-' .. number - 1
+  for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '(' .. last, '+')) do
+    removed = removed + redis.call('XDEL', KEYS[1], entry[1])
+  end
+  redis.call('XSETID', KEYS[1], last)
+  redis.call('XADD', KEYS[1], id, 'd', ARGV[2])
+end
 local size = redis.call('HINCRBY', KEYS[2], 'bytes', #ARGV[2])
 local count = redis.call('XLEN', KEYS[1])
 while count > tonumber(ARGV[3]) or (size > tonumber(ARGV[4]) and count > 1) do
   local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
   redis.call('XDEL', KEYS[1], oldest[1])
-  size = redis.call('HINCRBY', KEYS[2], 'bytes', -#oldest[2][2])
+  size = redis.call('HINCRBY', KEYS[2], 'bytes', ours(oldest) and -#oldest[2][2] or 0)
   count = count - 1
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
-redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], '*', 't', ARGV[1])
-return {epoch, number}
+redis.pcall('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], '*', 't', ARGV[1])
+return {epoch, number, removed}
 """
 )
 
@@ -87,24 +103,29 @@ _READ = (
 local epoch = renewed(KEYS[1], KEYS[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
 local last = redis.call('HGET', KEYS[2], 'next') - 1
-local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
-local found, size = {}, 0
-if ARGV[1] ~= '' then
-  local behind = '(' .. ARGV[1]
-  local more = true
-  while more do
-    local some = redis.call('XRANGE', KEYS[1], behind, '+', 'COUNT', 16)
-    more = #some > 0
+local to = epoch .. '-' .. last
+-- Calls a function with our entries behind an id, until it returns false.
+local function each(behind, call)
+  local some
+  repeat
+    some = redis.call('XRANGE', KEYS[1], behind, to, 'COUNT', 16)
     for _, entry in ipairs(some) do
-      size = size + #entry[2][2]
-      more = #found < tonumber(ARGV[2]) and (#found == 0 or size <= tonumber(ARGV[3]))
-      if not more then break end
-      table.insert(found, {entry[1], entry[2][2]})
+      if ours(entry) and not call(entry) then return end
       behind = '(' .. entry[1]
     end
-  end
+  until #some == 0
 end
-return {epoch, last, oldest and oldest[1] or '', found}
+local oldest, found, size = '', {}, 0
+each('-', function(entry) oldest = entry[1] end)
+if ARGV[1] ~= '' then
+  each('(' .. ARGV[1], function(entry)
+    size = size + #entry[2][2]
+    if #found >= tonumber(ARGV[2]) or (#found > 0 and size > tonumber(ARGV[3])) then return end
+    table.insert(found, {entry[1], entry[2][2]})
+    return true
+  end)
+end
+return {epoch, last, oldest, found}
 """
 )
 
@@ -123,8 +144,8 @@ class RedisTopics:
         self._client = client  # for the thread that waits for the bell
         self._calls = calls
         self._retention = retention
-        self._prefix = f"wsmux:cluster:{namespace}:topic:"
-        self._rung = f"wsmux:cluster:{namespace}:bell"
+        prefix = key_prefix(namespace)
+        self._topic, self._log, self._rung = f"{prefix}topic:", f"{prefix}log:", f"{prefix}bell"
         self._bell = Bell()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -133,18 +154,20 @@ class RedisTopics:
 
     @understood()
     def append(self, topic: str, data: bytes) -> Position:
-        key, (messages, size, idle) = f"{self._prefix}{topic}", self._retention
+        messages, size, idle = self._retention
         arguments = topic, data, messages, size, int(idle * 1000), RUNG
-        epoch, number = self._calls.run(_APPEND, (key, f"{key}:log", self._rung), arguments)
+        keys = f"{self._topic}{topic}", f"{self._log}{topic}", self._rung
+        epoch, number, removed = self._calls.run(_APPEND, keys, arguments)
+        if removed:
+            _log.warning("%d entries of others were removed from topic %r", removed, topic)
         return Position(int(epoch), int(number))
 
     @understood()
     def read(self, topic: str, after: Position | None) -> Batch:
-        key = f"{self._prefix}{topic}"
         behind = "" if after is None else str(after)
         arguments = behind, READ_MESSAGES, READ_SIZE, int(self._retention.idle * 1000)
-        told = self._calls.run(_READ, (key, f"{key}:log"), arguments)
-        epoch, number, oldest, found = told
+        keys = f"{self._topic}{topic}", f"{self._log}{topic}"
+        epoch, number, oldest, found = self._calls.run(_READ, keys, arguments)
         last = Position(int(epoch), int(number))
         first = _position(oldest) if oldest else last._replace(number=last.number + 1)
         return Batch(last, [(_position(each), data) for each, data in found], first)
@@ -184,6 +207,7 @@ class RedisTopics:
     def _hear(self) -> None:
         pause = Backoff(0.1, LONGEST_PAUSE)
         heard: Any = None
+        failed = False
         while not self._closed.is_set():
             try:
                 if heard is None:
@@ -192,11 +216,13 @@ class RedisTopics:
                     self._bell.ring(None)  # readers may have looked before this
                 told: Any = self._client.xread({self._rung: heard}, count=RUNG, block=BLOCK)
             except FAILURES as error:
-                _log.warning("topics are not followed until Redis answers: %s", explain(error))
-                heard = None
+                level = logging.DEBUG if failed else logging.WARNING  # once for each outage
+                _log.log(level, "topics are followed by looking alone: %s", explain(error))
+                heard, failed = None, True
                 self._closed.wait(pause.next())
                 continue
             pause.reset()
+            failed = False
             for _, rings in told:
                 for _, fields in rings:
                     self._bell.ring(fields.get(b"t", b"").decode("utf-8", "replace"))

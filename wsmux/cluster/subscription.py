@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from typing import Self
@@ -37,7 +38,7 @@ class Subscription(Closing):
         self._follower = Follower(topic, start)
         self._left: deque[TopicMessage | TopicGap] = deque()
         self._lock = threading.Lock()
-        self._reading = self._closed = self._forked = False
+        self._reading = self._closed = self._forked = self._failed = False
         fork.register(self)
         if start == NEW:
             self._follower.got(store.read(topic, None))
@@ -97,8 +98,11 @@ class Subscription(Closing):
                 self._follower.got(self._store.read(self.topic, None))
             batch = self._store.read(self.topic, self._follower.position)
             self._left += self._follower.got(batch)
+            self._failed = False
         except Unreachable as error:
-            _log.warning("topic %r is read again: %s", self.topic, error)
+            level = logging.DEBUG if self._failed else logging.WARNING  # once for each outage
+            self._failed = True
+            _log.log(level, "topic %r is read again and again: %s", self.topic, error)
         if not self._left:
             if deadline.expired():
                 raise TimeoutError(f"no message of {self.topic!r} came in time")

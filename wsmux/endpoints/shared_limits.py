@@ -10,7 +10,8 @@ milliseconds of Redis's own clock, whose members are
   all other times are: otherwise the user would be shut out until it is that late again.
 
 What has passed is removed by the next script, and the key ends with its last time. So a user has at
-most as many members as connections, and these three.
+most as many members as connections, and these three. What others have written there is removed,
+too: a key of another type, and times that are further ahead than any of ours.
 
 One thread of a process asks, for all that wait at once, in one round trip. A door waits half a
 second for it at most. When Redis has failed or not answered by then, nobody asks for five seconds,
@@ -65,18 +66,21 @@ MAX_WAITING = 4096
 IDLE = 10.0
 CLOSING = 1.0
 
-# Of both scripts: the time, and the set without what has passed.
+# Of both scripts: the time, and the set without what has passed, or is further ahead than the ten
+# minutes that are remembered.
 _BEGIN = """
 local t = redis.call('TIME')
 local now = t[1] * 1000 + t[2] / 1000
 local key = KEYS[1]
+if redis.call('TYPE', key).ok ~= 'zset' then redis.call('DEL', key) end
 local back = tonumber(redis.call('ZSCORE', key, 'clock') or now) - now
-if back > 1000 then
+if back > 1000 and back < 1e13 then
   for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do
     redis.call('ZINCRBY', key, -back, name)
   end
 end
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+redis.call('ZREMRANGEBYSCORE', key, now + 700000, '+inf')
 redis.call('ZADD', key, now, 'clock')
 local function due(name) return tonumber(redis.call('ZSCORE', key, name) or now) end
 local function finish(...)
