@@ -1,0 +1,91 @@
+"""Link each node of a cluster with each other one, all in this process, and end them again.
+
+``python -m tests.helpers.load.many_nodes REDIS COUNT``; the figures of a link are of both its ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import wsmux
+from wsmux.cluster import Cluster
+from wsmux.runtime.threads import daemon_thread
+
+from .measuring import WAIT, Process, report, wait_until
+
+HERE = Process(os.getpid())
+
+
+class Held(NamedTuple):
+    """What this process holds."""
+
+    memory: int
+    threads: int
+    descriptors: int
+
+
+def held() -> Held:
+    return Held(HERE.memory(), HERE.threads(), HERE.descriptors())
+
+
+def echo(client: wsmux.Connection) -> None:
+    try:
+        for stream in client:
+            stream.write(stream.read(100))
+            stream.close()
+    except wsmux.ConnectionClosed:
+        pass  # it is over
+
+
+def ask_each(nodes: list[Cluster]) -> int:
+    """Open a stream from each node to each client that it does not have; return how many."""
+    pairs = list(itertools.permutations(range(len(nodes)), 2))
+    for one, other in pairs:
+        question = b"%d to %d" % (one, other)
+        with nodes[one].open_stream(f"user:{other}", header=question, timeout=WAIT) as stream:
+            stream.timeout = WAIT
+            answer = stream.read(100)
+            assert answer == question, (answer, question)
+    return len(pairs)
+
+
+def main(redis: str, count: str) -> dict[str, Any]:
+    with ExitStack() as clients:
+        nodes, ends = [Cluster(redis) for _ in range(int(count))], []
+        for _ in nodes:
+            client, connection = wsmux.pair()
+            clients.callback(connection.abort)
+            clients.callback(client.abort)
+            daemon_thread(target=echo, name="client", args=(client,)).start()
+            ends.append(connection)
+        before = held()
+        for number, (node, connection) in enumerate(zip(nodes, ends, strict=True)):
+            node.join(connection, f"user:{number}")
+        unlinked = held()
+        opened = ask_each(nodes)
+        linked = held()
+        opened += ask_each(nodes)  # over the same links
+        again = held()
+        for node in nodes:
+            node.close()
+        wait_until(lambda: held().threads <= before.threads)
+        links = len(nodes) * (len(nodes) - 1) // 2
+        return {
+            "links": links,
+            "opened": opened,
+            "kib": (linked.memory - unlinked.memory) / 1024 / links,
+            "threads": (linked.threads - unlinked.threads) / links,
+            "descriptors": (linked.descriptors - unlinked.descriptors) / links,
+            "more_kib": (again.memory - linked.memory) / 1024 / links,
+            "more_threads": again.threads - linked.threads,
+            "more_descriptors": again.descriptors - linked.descriptors,
+            "left_threads": held().threads - before.threads,
+            "left_descriptors": held().descriptors - before.descriptors,
+        }
+
+
+if __name__ == "__main__":
+    report(main)
