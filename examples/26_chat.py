@@ -1,7 +1,10 @@
 """A chat whose people are found by name, whichever worker they are connected to.
 
-With Redis it runs under several workers: ``REDIS=redis://localhost gunicorn -w 4 -k gthread
---threads 64 26_chat:app``.
+With Redis it runs under several workers, from this folder, and each client is a command::
+
+    REDIS=redis://localhost gunicorn -w 4 -k gthread --threads 8 26_chat:app
+    wsmux cat --no-stdin --listen 'ws://localhost:8000/chat?name=bob'
+    echo 'bob: hello' | wsmux cat 'ws://localhost:8000/chat?name=alice'
 """
 
 import os
@@ -19,25 +22,23 @@ mux = Mux(app)
 cluster = Cluster(os.environ.get("REDIS"))
 
 
-@mux.route("/chat")
+@mux.route("/chat", detach=True)  # where the server allows it, a person holds none of its threads
 def chat(connection: wsmux.Connection) -> None:
     """Let a person be found; each stream of theirs is a line ``whom: text``."""
     me = request.args["name"]
     with cluster.member(connection, f"person:{me}"):
         for stream in connection:
             with stream:
-                whom, _, text = stream.read().decode().partition(": ")
                 try:
-                    with cluster.open_stream(f"person:{whom}") as to:
-                        to.write(f"{me}: {text}".encode())
+                    whom, _, text = stream.read().decode().partition(": ")
+                    cluster.open_stream(f"person:{whom}", header=f"{me}: {text}".encode()).close()
                     stream.write(b"sent")
-                except ClusterError as error:
+                except (ClusterError, ValueError) as error:  # the latter for what is no name
                     stream.write(str(error).encode())
 
 
 def say(connection: wsmux.Connection, line: str) -> str:
-    with connection.open_stream() as stream:
-        stream.write(line.encode())
+    with connection.open_stream(data=line.encode()) as stream:
         stream.close_write()
         return stream.read().decode()
 

@@ -1,7 +1,11 @@
 """Drop a file on somebody: its bytes go from one client to another, and are stored nowhere.
 
-A slow receiver holds back the sender, and nobody else. With Redis it runs under several workers:
-``REDIS=redis://localhost gunicorn -w 4 -k gthread --threads 64 27_file_drop:app``.
+A slow receiver holds back the sender, and nobody else. With Redis it runs under several workers,
+from this folder, and each client is a command::
+
+    REDIS=redis://localhost gunicorn -w 4 -k gthread --threads 8 27_file_drop:app
+    wsmux cat --no-stdin --listen 'ws://localhost:8000/drop?name=bob' > file
+    (echo bob; cat picture) | wsmux cat 'ws://localhost:8000/drop?name=alice'
 """
 
 import hashlib
@@ -20,7 +24,7 @@ mux = Mux(app)
 cluster = Cluster(os.environ.get("REDIS"))
 
 
-@mux.route("/drop")
+@mux.route("/drop", detach=True)  # where the server allows it, a person holds none of its threads
 def drop(connection: wsmux.Connection) -> None:
     """Let a person be found; each stream of theirs is a line with a name, and then a file."""
     with cluster.member(connection, f"person:{request.args['name']}"):
@@ -30,11 +34,6 @@ def drop(connection: wsmux.Connection) -> None:
                 cluster.relay(stream, cluster.open_stream(f"person:{name}"))
             except (ClusterError, ValueError):
                 stream.reset()
-
-
-def send(stream: wsmux.Stream, data: bytes) -> None:
-    stream.write(data)
-    stream.close_write()
 
 
 if __name__ == "__main__":
@@ -47,12 +46,13 @@ if __name__ == "__main__":
         with alice.open_stream() as sent:
             sent.write(b"bob\n")
             got = bob.accept_stream()
-            writing = threading.Thread(target=send, args=(sent, bytes(5_000_000)))
+            file = bytes(5_000_000)
+            writing = threading.Thread(target=lambda: (sent.write(file), sent.close_write()))
             writing.start()
             with got:
                 got.write(hashlib.sha256(got.read()).digest())
             writing.join()
-            print(sent.read() == hashlib.sha256(bytes(5_000_000)).digest())
+            print(sent.read() == hashlib.sha256(file).digest())
     server.shutdown()
 
 # Output:

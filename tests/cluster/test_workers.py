@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,8 @@ class Workers:
     def __init__(self, example: str, path: str, redis: str) -> None:
         port = free_port()
         self.url = f"ws://127.0.0.1:{port}{path}"
-        # A worker takes all that comes, as long as it may: so few that several are needed.
-        most = ["--threads", "8", "--worker-connections", "8"]
-        options = ["-w", str(WORKERS), "-k", "gthread", *most, "--log-level", "warning"]
+        options = ["-w", str(WORKERS), "-k", "gthread", "--threads", "8", "--timeout", "240"]
+        options += ["--log-level", "warning"]
         bound = ["--bind", f"127.0.0.1:{port}", "--graceful-timeout", "1", "--no-control-socket"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gunicorn", *options, *bound, f"{example}:app"],
@@ -55,6 +54,18 @@ class Workers:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(each) for each in path.read_text().split()]
 
+    @contextmanager
+    def alone(self, worker: int) -> Iterator[None]:
+        """Stop the other workers, so that this one takes all who come."""
+        others = [each for each in self.workers() if each != worker]
+        for each in others:
+            os.kill(each, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for each in others:
+                os.kill(each, signal.SIGCONT)
+
     def connect(self, name: str) -> wsmux.Connection:
         """Connect as a person."""
         deadline = time.monotonic() + WAIT
@@ -62,7 +73,7 @@ class Workers:
             try:
                 return wsmux.connect(f"{self.url}?name={name}", timeout=WAIT)
             except (ConnectionRefusedError, wsmux.HandshakeError):
-                # It does not listen yet, or this worker is full, and the next one is not.
+                # It does not listen yet.
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -90,13 +101,16 @@ def served(
 
 
 def joined(stack: ExitStack, workers: Workers, cluster: Cluster, count: int) -> Any:
-    """Connect people, more than one worker takes, and wait until all are found."""
-    with ThreadPoolExecutor(16) as pool:
-        people = list(pool.map(workers.connect, map(str, range(count))))
-    for each in people:
-        stack.callback(each.abort)
+    """Connect people, as many to each worker, and wait until all are found."""
+    wait_for_value(lambda: len(workers.workers()), WORKERS)
+    people: dict[int, wsmux.Connection] = {}
+    for number, worker in enumerate(workers.workers()):
+        with workers.alone(worker):
+            for name in range(number, count, WORKERS):
+                people[name] = workers.connect(str(name))
+                stack.callback(people[name].abort)
     wait_for_value(lambda: len(cluster.who("person:*")), count)
-    assert len({each.node for each in cluster.who()}) > 1
+    assert len({each.node for each in cluster.who()}) == WORKERS
     return people
 
 
@@ -167,7 +181,7 @@ def test_a_file_goes_through_two_workers_and_a_killed_one_is_forgotten(
     before = set(workers.workers())
     os.kill(min(before), signal.SIGKILL)
     wait_for(lambda: len(set(workers.workers()) - before) == 1)
-    gone = [each for each in people if _ends(each)]
+    gone = [each for each in people.values() if _ends(each)]
     wait_for_value(lambda: len(cluster.who("person:*")), len(people) - len(gone))
     again = stack.enter_context(workers.connect("again"))
     wait_for_value(lambda: len(cluster.who("person:again")), 1)
