@@ -102,6 +102,7 @@ def test_a_new_connection_says_nothing_before_its_first_call(
     assert set(failed) <= {"errorstat_NOSCRIPT"}
 
 
+@pytest.mark.long
 def test_a_timeout_that_is_shorter_is_kept_and_the_next_call_gets_its_own_answer(
     far: str, namespace: str, pairs: Pairs
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_timeout_that_is_shorter_is_kept_and_the_next_call_gets_its_own_answer
         two.open_stream("user:1", timeout=WAIT).close()
 
 
+@pytest.mark.long
 def test_no_lease_is_ever_seen_to_end(
     far: str, namespace: str, server: RedisServer, pairs: Pairs, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +139,7 @@ def test_no_lease_is_ever_seen_to_end(
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
+@pytest.mark.long
 def test_who_leaves_is_gone_when_the_call_has_returned(
     far: str, namespace: str, server: RedisServer, pairs: Pairs
 ) -> None:
@@ -150,6 +153,7 @@ def test_who_leaves_is_gone_when_the_call_has_returned(
         assert near.counts(timeout=WAIT).lost == 0
 
 
+@pytest.mark.long
 def test_many_threads_wait_at_the_same_time(far: str, namespace: str, pairs: Pairs) -> None:
     client, connection = pairs()
     with Cluster(far, namespace=namespace) as one, Cluster(far, namespace=namespace) as two:
