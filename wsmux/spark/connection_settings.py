@@ -17,7 +17,6 @@ from any thread.
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
 import threading
@@ -35,19 +34,18 @@ from ..exceptions import HandshakeError, WsmuxError
 from ..handshake.headers import header_lines
 from ..mux.connection import Connection
 from ..mux.stream import Stream
-from ..rpc import Client, Options
+from ..rpc import Client, Options, RiverError
 from ..rpc import connect as connect_rpc
 from ..runtime import fork
 from ..runtime.arguments import check_seconds
-from ..runtime.backoff import Backoff, delay_after
+from ..runtime.backoff import Backoff
 from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, wrong_url
 from .errors import SparkError, hide, place, shown_url
+from .protocol import MAX_HEADER, encode_line, parse_line, read_line
+from .retries import Retries
 
-__all__ = ["Link", "Recipe", "connection", "read_reply", "retry_delay", "retry_waits"]
-
-# Seconds between repetitions, at most.
-LONGEST_RETRY = 30.0
+__all__ = ["Link", "Recipe", "connection", "retry_waits"]
 
 # Seconds between attempts to connect, at most, so that a server that comes back is soon found; and
 # at least, where nobody wishes to wait.
@@ -58,9 +56,6 @@ LONGEST_GRACE = 60.0
 
 # The fraction (1/n) of ``connect_timeout`` that such a wait may take.
 WAITS = 4
-
-# Bytes of the first line of a stream, each way.
-MAX_LINE = 64 * 1024
 
 # HTTP statuses for refused credentials; retrying is useless.
 UNWELCOME = frozenset({401, 403})
@@ -130,9 +125,9 @@ class Link:
             raise ValueError("a header needs the name of a stream")
         line = b""
         if name is not None:
-            line = json.dumps({"stream": name, **header}, separators=(",", ":")).encode() + b"\n"
-        if len(line) > MAX_LINE:
-            raise ValueError(f"the header of a stream takes at most {MAX_LINE} bytes")
+            line = encode_line({"stream": name, **header})
+        if len(line) > MAX_HEADER:
+            raise ValueError(f"the header of a stream takes at most {MAX_HEADER} bytes")
         what = f"stream {name}" if name else "stream"
         return self._again(what, lambda: self._opened(what, line))
 
@@ -264,7 +259,7 @@ class Link:
         try:
             usual, stream.timeout = stream.timeout, self.recipe.connect_timeout
             stream.write(line)
-            reply = read_reply(stream)
+            reply = _read_reply(stream)
             stream.timeout = usual
         except BaseException:
             stream.reset()
@@ -277,23 +272,10 @@ class Link:
 
     def _again(self, what: str, action: Callable[[], T]) -> T:
         """Retry an action until it succeeds, fails permanently, or retries are used up."""
-        recipe = self.recipe
-        for attempt in range(recipe.retries + 1):
-            try:
-                return action()
-            except SparkError:
-                raise
-            except (WsmuxError, OSError) as error:
-                failure = self.failure(error, what)
-                if failure.code == UNAUTHORIZED or attempt == recipe.retries:
-                    raise failure from None  # the cause's text may contain the URL's query
-            self._pause(retry_delay(recipe.retry_backoff, attempt + 1))
-        raise AssertionError("there is at least one attempt")
-
-
-def retry_delay(first: float, failures: int) -> float:
-    """Return the seconds to wait after a number of failures; see ``connection``."""
-    return delay_after(failures, first, LONGEST_RETRY, least=0.5)
+        retries = Retries(self.recipe.retries, self.recipe.retry_backoff, self._pause)
+        return retries.call(
+            action, lambda error: self.failure(error, what), lambda error: not _is_unwelcome(error)
+        )
 
 
 def retry_waits(recipe: Recipe) -> Backoff:
@@ -322,27 +304,16 @@ def _token(token: str | Callable[[], str]) -> str:
     return made
 
 
-def read_reply(stream: Stream) -> dict[str, Any]:
-    """Return the next line of a server, without reading beyond it.
+def _read_reply(stream: Stream) -> dict[str, Any]:
+    """Return the first line of a server.
 
     Raises:
         ConnectionError: there is none, or it is no object of JSON.
     """
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        byte = stream.read(1)
-        if not byte:
-            raise ConnectionError("the server ended the stream before its first line")
-        line += byte
-        if len(line) > MAX_LINE:
-            raise ConnectionError(f"the server's first line is above {MAX_LINE} bytes")
     try:
-        reply = json.loads(line)
-    except ValueError as error:
-        raise ConnectionError("the server's first line is not JSON") from error
-    if not isinstance(reply, dict):
-        raise ConnectionError("the server's first line is not an object")
-    return reply
+        return parse_line(read_line(stream.readinto))
+    except RiverError as error:
+        raise ConnectionError(f"the server's answer cannot be used: {error.message}") from error
 
 
 Token = str | Callable[[], str]

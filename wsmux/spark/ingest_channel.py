@@ -25,7 +25,7 @@ from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Condition
 from ..runtime.threads import daemon_thread, start_thread
-from .connection_settings import TIMEOUT, Link, retry_delay
+from .connection_settings import TIMEOUT, Link
 from .errors import SparkError
 from .ingest_messages import Messages
 from .protocol import (
@@ -39,6 +39,7 @@ from .protocol import (
     raise_refusal,
     refusal,
 )
+from .retries import Retries
 from .store.schemas import schema_bytes, schema_of
 
 __all__ = ["Outbox"]
@@ -263,7 +264,8 @@ class _Channel:
         self._stream: Stream | None = None
         self._sending = False
         self._schema: Any = None  # the one that the stream told last
-        self._failures = 0  # in a row
+        # The first repetition is made at once, and is not counted.
+        self._retries = Retries(link.recipe.retries + 1, link.recipe.retry_backoff)
         self._ended = False
         self._reader = daemon_thread(self._run, name=f"wsmux-ingest-client-{dataset}")
         self._sender = daemon_thread(self._send, name=f"wsmux-ingest-sender-{dataset}")
@@ -392,8 +394,7 @@ class _Channel:
         """
         while True:
             with self.mutex:
-                wait = retry_delay(self._link.recipe.retry_backoff, self._failures)
-                pause = Deadline(wait if self._failures > 1 else 0.0)
+                pause = Deadline(self._retries.delay() if self._retries.failures > 1 else 0.0)
                 while not self._ended and not pause.expired():
                     self._changed.wait(pause.remaining())
                 if self._ended:
@@ -418,13 +419,12 @@ class _Channel:
         failure = self._link.failure(error, self._what)
         with self.mutex:
             self._stream = None
-            self._failures += 1
             for box in self._boxes.values():
                 box._ready = False
             if isinstance(error, TimeoutError):  # who has just come waits no longer
                 new = [box for box in self._boxes.values() if box.schema is None]
                 self._fail_locked(new, failure)
-            if self._failures > self._link.recipe.retries + 1:
+            if not self._retries.again():
                 raise failure
 
     def _read(self, stream: Stream) -> None:
@@ -468,7 +468,7 @@ class _Channel:
                 box._opened_locked(told, schema)
                 self.queue_locked(box)
             elif kind == Ingest.DURABLE:
-                self._failures = 0
+                self._retries.succeeded()
                 box._acknowledged_locked(int.from_bytes(body, "little"))
             else:
                 raise_refusal(body)

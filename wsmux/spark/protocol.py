@@ -39,7 +39,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Self
@@ -71,6 +71,7 @@ __all__ = [
     "is_name",
     "parse_line",
     "raise_refusal",
+    "read_line",
     "receipts_of",
     "refusal",
 ]
@@ -186,6 +187,18 @@ def check_name(name: object, what: str) -> str:
 def encode_line(values: Mapping[str, Any]) -> bytes:
     """Encode a line: a header, a server's first line or a receipt."""
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+
+
+def read_line(read_into: Callable[[bytearray], int]) -> bytes:
+    """Return the next line of a stream, or what came of it, without reading beyond it.
+
+    Args:
+        read_into: fills a buffer, and returns how many bytes there were.
+    """
+    line, one = bytearray(), bytearray(1)
+    while len(line) < MAX_HEADER and not line.endswith(b"\n") and read_into(one):
+        line += one
+    return bytes(line)
 
 
 def parse_line(line: bytes) -> dict[str, Any]:

@@ -337,7 +337,7 @@ def test_a_large_batch_is_sent_in_pieces(
     large = pa.RecordBatch.from_pydict({"a": ["x" * 1000] * 100})
     found = list(arrow(server, "doubled")(iter([large])))
     assert sum(batch.num_rows for batch in found) == 200
-    assert seen.rows["batch"] == 3
+    assert seen.rows["batch"] == 4
 
 
 def test_a_batch_that_fails_raises(server: RpcServer) -> None:

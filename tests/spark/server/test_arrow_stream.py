@@ -121,6 +121,21 @@ def test_what_fails_on_the_way_has_no_end_marker() -> None:
     assert bytes(sink.data) == ipc(SCHEMA, [rows(0, 10)])[: -len(END)]
 
 
+def test_what_fails_on_a_dead_stream_fails_as_it_does() -> None:
+    """The stream may be tried again, and what gave the batches may not: it has no more of them."""
+
+    def failing() -> Iterator[Any]:
+        yield rows(0, 10)
+        raise RiverError("CORRUPT", "half way")
+
+    class Dead:
+        def write(self, data: Any) -> int:
+            raise ConnectionResetError("cut")
+
+    with pytest.raises(RiverError, match="half way"):
+        send(Dead(), SCHEMA, failing(), Limits())
+
+
 def test_an_error_of_the_stream_is_raised_as_it_is() -> None:
     with pytest.raises(ConnectionResetError, match="the peer has gone"):
         send(Frames(room=0), SCHEMA, [rows(0, 50_000)], Limits())

@@ -208,6 +208,23 @@ def test_what_gives_the_rows_fails_as_it_does() -> None:
         assert recipe.streams().stats().streams == 0
 
 
+def test_rows_that_fail_with_the_connection_are_not_taken_for_all() -> None:
+    """The part would be sent again, and look whole: what gave its rows has ended."""
+    with served() as (server, store), FaultProxy(server.port) as proxy:
+        header = begun(server.url)
+        recipe = quick(proxy.url)
+        streams = recipe.streams()
+
+        def failing() -> Iterator[Any]:
+            yield BATCHES[0]
+            proxy.cut()
+            wait_for(lambda: streams.closed)
+            raise LookupError("no more of them")
+
+        with pytest.raises(LookupError, match="no more of them"):
+            task_writer.stage(recipe, header, SCHEMA, failing())
+
+
 def test_small_batches_carry_the_same() -> None:
     with served() as (server, store):
         header = begun(server.url)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from .values import plain
 
-__all__ = ["Misfit", "column_of", "from_ipc", "json_text", "rows_of", "slices", "to_ipc"]
+__all__ = ["Misfit", "column_of", "from_ipc", "json_text", "rows_of", "to_ipc"]
 
 
 class Misfit(ValueError):
@@ -130,14 +130,3 @@ def from_ipc(data: Any) -> list[Any]:
     except pa.ArrowException as error:
         raise ValueError(f"not an Arrow IPC stream: {error}") from error
     return batches
-
-
-def slices(batch: Any, most_bytes: int) -> Iterator[Any]:
-    """Yield a record batch in slices of at most about so many bytes."""
-    size = batch.nbytes
-    if size <= most_bytes or batch.num_rows <= 1:
-        yield batch
-        return
-    rows = max(1, batch.num_rows * most_bytes // size)
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)

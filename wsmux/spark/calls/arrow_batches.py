@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...rpc import RiverError
-from .arrow import from_ipc, slices, to_ipc
+from ..server.arrow_stream import pieces
+from .arrow import from_ipc, to_ipc
 from .pipeline import Plan
 from .task_calls import BAD_ANSWER, Target, TaskCalls
 
@@ -47,5 +48,5 @@ class ArrowCalls:
 
 def _messages(batches: Iterable[Any]) -> Iterator[tuple[None, bytes]]:
     for batch in batches:
-        for piece in slices(batch, MOST_BYTES):
+        for piece in pieces(batch, MOST_BYTES):
             yield None, to_ipc(piece)

@@ -8,7 +8,6 @@ often Spark runs the task. What is not committed is kept by the task, to be sent
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -16,13 +15,13 @@ from typing import Any
 from ...config import MIB
 from ...durable import DurableRefused, DurableStream, Refusal
 from ...durable.sender import begun
-from ...exceptions import WsmuxError
 from ...protocols.durable import NO_EPOCH, DurableSender
 from ...runtime.arguments import check_seconds
-from ...runtime.backoff import delay_after
+from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
-from ..connection_settings import LONGEST_RETRY, Recipe, retry_delay
+from ..connection_settings import Recipe
 from ..errors import SparkError
+from ..retries import LONGEST_RETRY, Retries, SourceFailed
 
 __all__ = ["upload_bytes"]
 
@@ -91,14 +90,6 @@ def upload_bytes(
     return _Upload(recipe, name, chunks, epoch, stream, time_limit, buffer).run()
 
 
-class _SourceFailed(Exception):
-    """Carry an error of the task's own bytes, as opposed to one of the upload."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 class _Upload:
     """Send the bytes of one attempt, over one stream after another."""
 
@@ -112,8 +103,9 @@ class _Upload:
         timeout: float,
         buffer: int,
     ) -> None:
-        self._recipe = recipe
         self._link = recipe.link()
+        self._retries = Retries(recipe.retries, recipe.retry_backoff)
+        self._superseded = Backoff(SUPERSEDED_PAUSE, LONGEST_RETRY, least=0.5)
         self._name = name
         self._what = f"upload {name!r}"
         self._epoch = NO_EPOCH if epoch is None else epoch
@@ -125,30 +117,22 @@ class _Upload:
         # What may have to be sent again: the bytes from offset ``_start`` to ``_end``.
         self._kept: deque[bytes] = deque()
         self._start = self._end = 0
-        # The largest offset that the server was seen to have; and how often another attempt has
-        # taken over.
-        self._committed = self._superseded = 0
+        self._committed = 0  # the largest offset that the server was seen to have
 
     def run(self) -> int:
         """Send until the server has all, or will not take it, or nothing goes on."""
-        failures = 0
-        while True:
-            before = self._committed
-            try:
-                self._attempt()
-                return self._end
-            except _SourceFailed as failed:
-                raise failed.error from None
-            except SparkError:
-                raise
-            except (WsmuxError, OSError) as error:
-                failures = 1 if self._committed > before else failures + 1
-                if failures > self._recipe.retries or not _passes(error):
-                    raise self._failure(error) from None
-                pause = self._pause(error, failures)
-            time.sleep(pause)
+        self._retries.call(self._attempt, self._failure, _passes)
+        return self._end
 
     def _attempt(self) -> None:
+        try:
+            self._send_rest()
+        except DurableRefused as error:
+            if error.kind is Refusal.SUPERSEDED:  # longer, the more often another attempt was here
+                self._retries.wait_at_least(self._superseded.next())
+            raise
+
+    def _send_rest(self) -> None:
         machine = DurableSender(self._name, self._epoch, None)
         opened = self._link.open_stream(self._route)
         with begun(opened, machine, Deadline(self._timeout)) as stream:
@@ -181,7 +165,7 @@ class _Upload:
                     self._end += len(data)
                     return data
         except Exception as error:
-            raise _SourceFailed(error) from error
+            raise SourceFailed(error) from error
         return b""
 
     def _go_to(self, offset: int) -> None:
@@ -209,16 +193,11 @@ class _Upload:
 
     def _drop(self, committed: int) -> None:
         """Keep nothing of what is committed, but for a piece of which a part is not."""
-        self._committed = max(self._committed, committed)
+        if committed > self._committed:
+            self._committed = committed
+            self._retries.succeeded()
         while self._kept and self._start + len(self._kept[0]) <= committed:
             self._start += len(self._kept.popleft())
-
-    def _pause(self, error: Exception, failures: int) -> float:
-        """Return the seconds to wait: the longer, the more often another attempt was here."""
-        if not (isinstance(error, DurableRefused) and error.kind is Refusal.SUPERSEDED):
-            return retry_delay(self._recipe.retry_backoff, failures)
-        self._superseded += 1
-        return delay_after(self._superseded, SUPERSEDED_PAUSE, LONGEST_RETRY, least=0.5)
 
     def _failure(self, error: Exception) -> SparkError:
         if isinstance(error, DurableRefused):

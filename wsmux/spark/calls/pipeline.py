@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from ..connection_settings import retry_delay
+from ..retries import retry_delay
 
 __all__ = ["Outcome", "Pipeline", "Plan", "Started", "Starter", "pipeline"]
 

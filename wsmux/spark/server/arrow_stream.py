@@ -10,12 +10,14 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ...config import MIB
+from ...exceptions import WsmuxError
 from ...runtime.lazy_imports import pa
-from ..protocol import FAILURE, MAX_HEADER, Code, raise_refusal, refusal
+from ..protocol import FAILURE, Code, raise_refusal, read_line, refusal
 from ..store.schemas import check_text, decoded_size, first_line, inside
 
 __all__ = [
@@ -76,11 +78,7 @@ class ArrowSource:
     """Provide a file for pyarrow to read: one IPC stream, each message checked first.
 
     Args:
-        source: what is read. limits: the bounds of messages.
-    def __init__(self, source: Source, limits: Limits, *, summed: bool = False) -> None:
-        self._source = source
-        self._limits = limits
-        self._summed = summed
+        source: what is read. limits: the bounds of messages. summed: whether to compute ``crc``.
 
     Attributes:
         bytes, crc: the number of bytes read, and their CRC-32, or 0.
@@ -149,7 +147,7 @@ class ArrowSource:
         if not self._ended or self._source.fill(bytearray(1)):
             raise _bad("bytes follow the end of the Arrow stream")
 
-    def _fill(self, view: memoryview) -> None:
+    def _fill(self, view: memoryview) -> int:
         step = PIECE if self._summed else max(1, len(view))
         for start in range(0, len(view), step):
             piece = view[start : start + step]
@@ -160,12 +158,13 @@ class ArrowSource:
             if count < len(piece):
                 text = "within a message" if self.bytes else "before it began"
                 raise _bad(f"the Arrow stream ended {text}, after {self.bytes} bytes")
+        return len(view)
 
     def _next_message(self) -> None:
         prefix = bytearray(_PREFIX.size)
         self._fill(memoryview(prefix))
         if prefix == FAILURE:
-            raise_refusal(self._line())
+            raise_refusal(read_line(lambda one: self._fill(memoryview(one))))
         mark, size = _PREFIX.unpack(prefix)
         if mark != _CONTINUATION:
             raise _bad("these bytes are not an Arrow IPC stream")
@@ -180,15 +179,6 @@ class ArrowSource:
         self._fill(memoryview(head))
         self._body = _checked(head, self._limits).body
         self._head = memoryview(bytes(prefix) + bytes(head))
-
-    def _line(self) -> bytes:
-        """Read one line."""
-        line = bytearray()
-        while len(line) < MAX_HEADER and not line.endswith(b"\n"):
-            byte = bytearray(1)
-            self._fill(memoryview(byte))
-            line += byte
-        return bytes(line)
 
 
 class _Head(NamedTuple):
@@ -427,7 +417,8 @@ def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> Non
     except Exception:
         if frames.error is not None:
             raise frames.error from None
-        frames.flush()  # complete messages
+        with suppress(WsmuxError, OSError):  # the error of the batches counts, and is no cut
+            frames.flush()  # complete messages
         raise
     finally:
         frames.dead = True

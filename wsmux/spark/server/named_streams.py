@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...mux.stream import Stream
 from ...rpc import RiverError
 from ...runtime.logs import logger
-from ..protocol import FAILED, FAILURE, MAX_HEADER, Code, Request, encode_line, parse_line, refusal
+from ..protocol import (
+    FAILED,
+    FAILURE,
+    Code,
+    Request,
+    encode_line,
+    parse_line,
+    read_line,
+    refusal,
+)
 from ..store.base import DatasetStore, Part, Table, TopicStore
 from ..store.filters import parse_filters
 from .arrow_stream import ArrowSource, Limits, receive, send
@@ -62,7 +70,7 @@ class NamedStreams:
         try:
             stream.timeout = HEADER_TIMEOUT
             try:
-                header = parse_line(_first_line(stream))
+                header = parse_line(read_line(stream.readinto))
                 name = f"stream {header.get('stream')!r:.150}"
                 serve = guarded(self._find)(header)
             except RiverError as error:
@@ -90,16 +98,6 @@ class NamedStreams:
         return lambda stream: handler(stream, header)
 
 
-def _first_line(stream: Stream) -> bytes:
-    """Return the first line, without reading beyond it."""
-    line, one = bytearray(), bytearray(1)
-    while len(line) < MAX_HEADER and stream.readinto(one):
-        line += one
-        if one == b"\n":
-            break
-    return bytes(line)
-
-
 def refusal_line(error: RiverError) -> bytes:
     """Return the line that tells a client why it is refused."""
     return encode_line({"ok": False, "code": error.code, "message": error.message})
@@ -123,11 +121,13 @@ class ReadStream(NamedStream):
         def serve(stream: Stream) -> None:
             batches = itertools.chain([] if first is None else [first], table.batches)
             try:
-                with _closing(table.batches):
-                    guarded(send)(stream, table.schema, batches, self._limits)
+                guarded(send)(stream, table.schema, batches, self._limits)
             except RiverError as error:
                 _log.warning("a read failed: %s", error)
                 stream.write(FAILURE + refusal_line(error))
+            finally:
+                if hasattr(table.batches, "close"):  # some iterators need no closing
+                    table.batches.close()
             stream.close_write()
 
         return serve
@@ -144,15 +144,6 @@ class ReadStream(NamedStream):
             topic = request.text("topic")
             return self._topics.read(topic, partition, start, end, columns, metadata)
         raise refusal(Code.BAD_REQUEST, "read needs a token of a dataset, or a topic")
-
-
-def _closing(batches: Iterator[Any]) -> Any:
-    return closing(batches) if hasattr(batches, "close") else closing(_Nothing())
-
-
-class _Nothing:
-    def close(self) -> None:
-        """Do nothing: some iterators need no closing."""
 
 
 class WriteStream(NamedStream):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...exceptions import WsmuxError
 from ...rpc import RiverError
 from ..calls.task_calls import Target, failure, passes
-from ..connection_settings import Link, Recipe, retry_delay
+from ..connection_settings import Link, Recipe
 from ..errors import SparkError, place
 from ..protocol import TOPIC_SERVICE
+from ..retries import Retries
 from ..store.metadata import with_metadata
 from ..store.schemas import schema_of
 from .options import Options
@@ -29,17 +28,15 @@ def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, A
         SparkError: with the server's code, or that of the failed call.
     """
     recipe = link.recipe
-    for attempt in range(recipe.retries + 1):
-        try:
-            answer = link.client().rpc(service, procedure, init, recipe.call_timeout)
-            break
-        except (WsmuxError, OSError) as error:
-            if attempt == recipe.retries or not passes(link, error):
-                raise failure(link, Target(recipe, service, procedure), error) from None
-        time.sleep(retry_delay(recipe.retry_backoff, attempt + 1))
+    target = Target(recipe, service, procedure)
+    answer = Retries(recipe.retries, recipe.retry_backoff).call(
+        lambda: link.client().rpc(service, procedure, init, recipe.call_timeout),
+        lambda error: failure(link, target, error),
+        lambda error: passes(link, error),
+    )
     if not isinstance(answer, dict):
         text = f"expected an object as answer, got {type(answer).__name__}"
-        raise link.error("BAD_ANSWER", text, f"{service}.{procedure}")
+        raise link.error("BAD_ANSWER", text, str(target))
     return answer
 
 

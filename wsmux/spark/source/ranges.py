@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
-__all__ = ["Cut", "Group", "cut", "overlaps"]
+__all__ = ["Cut", "Group", "cut", "overlaps", "without_large_first"]
 
 # Default bytes of a range: a few seconds of a task.
 RANGE_BYTES = 64 * 1024 * 1024
+
+File = TypeVar("File")
 
 
 class Group(NamedTuple):
@@ -69,3 +71,16 @@ def overlaps(sizes: Iterable[int], start: int, end: int) -> Iterator[tuple[int, 
         if at + size > start and size:
             yield place, max(0, start - at), min(size, end - at)
         at += size
+
+
+def without_large_first(files: Sequence[File], size: Callable[[File], int]) -> list[File]:
+    """Return files to join without the first ones that are larger than all behind them together.
+
+    When some are joined again and again, each byte is then rewritten a few times only.
+    """
+    behind = sum(map(size, files))
+    for place, file in enumerate(files):
+        behind -= size(file)
+        if size(file) <= behind:
+            return list(files[place:])
+    return []

@@ -216,27 +216,26 @@ class Follower(DataSourceStreamReader):
         Raises:
             SparkError: with the server's code; OFFSETS_GONE only if ``failOnDataLoss`` is true.
         """
+        options = self._options
         header = {**partition.value, "columns": self._schema.names}
-        if self._options.include_metadata:
+        if options.include_metadata:
             header["metadata"] = True
         while header["start"] < header["end"]:
             try:
-                for batch in self._batches(dict(header)):
+                rows = read_batches(self._recipe, dict(header), self._schema, options.batch_rows)
+                for batch in rows:
                     yield batch
                     header["start"] += batch.num_rows
                 return
             except SparkError as error:
                 losses = (Code.OFFSETS_GONE.value, Code.BAD_OFFSETS.value)
-                if self._options.fail_on_data_loss or error.code not in losses:
+                if options.fail_on_data_loss or error.code not in losses:
                     raise
                 _log.warning("rows were lost: %s", error)
                 before = dict(header)
                 self._skip(header)
                 if header == before:
                     raise
-
-    def _batches(self, header: dict[str, Any]) -> Iterator[Any]:
-        return read_batches(self._recipe, header, self._schema, self._options.batch_rows)
 
     def _skip(self, header: dict[str, Any]) -> None:
         """Reduce a span to the rows that are available."""

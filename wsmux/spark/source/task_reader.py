@@ -5,16 +5,15 @@ An interrupted read resumes after the last row received: the server's order neve
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
 from ...exceptions import WsmuxError
-from ...mux.stream import Stream
 from ...rpc import RiverError
-from ..connection_settings import Link, Recipe, retry_delay
+from ..connection_settings import Link, Recipe
 from ..protocol import READ
+from ..retries import Retries
 from ..server.arrow_stream import ArrowSource, Limits, receive
 from .types import fit, regrouped
 
@@ -47,37 +46,27 @@ def read_batches(
 
 
 def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[Any]:
-    recipe = link.recipe
-    rows = failures = 0
+    recipe, limits = link.recipe, Limits()
+    retries = Retries(recipe.retries, recipe.retry_backoff)
+    rows = 0
     while True:
         stream = link.open_stream(READ, **_behind(header, rows))
         stream.timeout = recipe.call_timeout
-        batches = _batches(stream)
         try:
-            while True:
-                try:
-                    batch = next(batches, None)
-                    fitting = None if batch is None else fit(batch, schema)
-                except RiverError as error:
-                    raise link.error(error.code, error.message, _WHAT) from None
-                except (WsmuxError, OSError) as error:
-                    failures += 1
-                    if failures > recipe.retries:
-                        raise link.failure(error, _WHAT) from None
-                    break
-                if batch is None:
-                    return
-                rows, failures = rows + batch.num_rows, 0
+            for batch in receive(ArrowSource(stream, limits), limits)[1]:
+                fitting = fit(batch, schema)
+                rows += batch.num_rows
+                retries.succeeded()
                 yield fitting
+            return
+        except RiverError as error:
+            raise link.error(error.code, error.message, _WHAT) from None
+        except (WsmuxError, OSError) as error:
+            if not retries.again():
+                raise link.failure(error, _WHAT) from None
         finally:
             stream.reset()  # no effect on a stream that has ended
-        time.sleep(retry_delay(recipe.retry_backoff, failures))
-
-
-def _batches(stream: Stream) -> Iterator[Any]:
-    limits = Limits()
-    _, batches = receive(ArrowSource(stream, limits), limits)
-    yield from batches
+        retries.wait()
 
 
 def _behind(header: Mapping[str, Any], rows: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -11,8 +10,10 @@ from ...config import MIB
 from ...exceptions import WsmuxError
 from ...mux.stream import Stream
 from ...rpc import RiverError
-from ..connection_settings import Link, Recipe, retry_delay
+from ..connection_settings import Link, Recipe
+from ..errors import SparkError
 from ..protocol import WRITE, Receipt, parse_line
+from ..retries import Retries, from_source
 from ..server.arrow_stream import Limits, send
 from .types import fit, regrouped
 
@@ -60,23 +61,23 @@ def stage(
     held = _Held(regrouped(fitting, batch_rows))
     if held.is_empty():
         return None
-    for attempt in range(recipe.retries + 1):
+
+    def attempt() -> Receipt:
         with link.open_stream(WRITE, **header) as stream:
             stream.timeout = recipe.call_timeout
             try:
                 return _sent(stream, schema, held)
             except RiverError as error:
                 raise link.error(error.code, error.message, _WHAT) from None
-            except _Cut as cut:
-                stream.reset()
-                failed = link.failure(cut.error, _WHAT)
-                if not held.whole:
-                    text = f"{failed.message}; {TOO_MUCH}"
-                    raise link.error(failed.code, text, _WHAT) from None
-                if attempt == recipe.retries:
-                    raise failed from None
-        time.sleep(retry_delay(recipe.retry_backoff, attempt + 1))
-    raise AssertionError("there is at least one attempt")
+
+    def failure(error: Exception) -> SparkError:
+        failed = link.failure(error, _WHAT)
+        if held.whole:
+            return failed
+        return link.error(failed.code, f"{failed.message}; {TOO_MUCH}", _WHAT)
+
+    retries = Retries(recipe.retries, recipe.retry_backoff)
+    return retries.call(attempt, failure, lambda error: held.whole)
 
 
 def _fitted(link: Link, batch: Any, schema: Any) -> Any:
@@ -109,7 +110,7 @@ class _Held:
 
     def __iter__(self) -> Iterator[Any]:
         yield from self._held
-        for batch in self._rest:
+        for batch in from_source(self._rest):
             self._hold(batch)
             yield batch
 
@@ -122,42 +123,20 @@ class _Held:
             self._held.append(batch)
 
 
-class _Cut(Exception):
-    """Carry an error of the connection, as opposed to one of the batches."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class _Sink:
-    """Write to a stream, raising its errors as ``_Cut``."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def write(self, data: Any) -> int:
-        """Write all of it."""
-        try:
-            return self._stream.write(data)
-        except (WsmuxError, OSError) as error:
-            raise _Cut(error) from error
-
-
 def _sent(stream: Stream, schema: Any, batches: Iterable[Any]) -> Receipt:
     """Send a part and return its receipt.
 
     Raises:
-        RiverError: the server refused the part. _Cut: the connection failed first.
+        RiverError: the server refused the part. WsmuxError, OSError: the connection failed first.
     """
     try:
-        send(_Sink(stream), schema, batches, Limits())
+        send(stream, schema, batches, Limits())
         stream.close_write()
-    except _Cut as cut:
+    except (WsmuxError, OSError):
         # A server that refuses a part stops reading, and sends the reason.
         answer = _told(stream)
         if answer is None:
-            raise cut from None
+            raise
     else:
         answer = _answer(stream)
     if answer.get("ok") is not True:
@@ -168,15 +147,12 @@ def _sent(stream: Stream, schema: Any, batches: Iterable[Any]) -> Receipt:
 def _told(stream: Stream) -> dict[str, Any] | None:
     try:
         return _answer(stream)
-    except (_Cut, RiverError):
+    except (WsmuxError, OSError):
         return None
 
 
 def _answer(stream: Stream) -> dict[str, Any]:
     line = bytearray()
-    try:
-        while len(line) < MAX_ANSWER and (part := stream.read(MAX_ANSWER - len(line))):
-            line += part
-    except (WsmuxError, OSError) as error:
-        raise _Cut(error) from error
+    while len(line) < MAX_ANSWER and (part := stream.read(MAX_ANSWER - len(line))):
+        line += part
     return parse_line(bytes(line))

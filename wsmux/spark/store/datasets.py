@@ -27,7 +27,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, is_name, refusal
 from ..source.ranges import cut, overlaps
-from ..tables.actions import DataFile, TableState
+from ..tables.actions import DataFile, TableState, holder
 from ..tables.compaction import (
     AUTO_OPTIMIZE,
     TARGET_SIZE,
@@ -464,7 +464,7 @@ class DeltaDatasets(DatasetStore):
                 # Another server may be making the table of it: its files go when they are old.
                 table.staging.end(ident.key)
             else:
-                table.staging.drop(ident.key, _holder(state))
+                table.staging.drop(ident.key, holder(state))
         return False
 
     # Reading
@@ -527,7 +527,7 @@ class DeltaDatasets(DatasetStore):
             stale = [k for k in known if k not in over and table.staging.last_used(k) < before]
             if stale:
                 state = table.refuse(stale)
-            held = _holder(state)
+            held = holder(state)
             for key in [*over, *stale]:
                 table.staging.drop(key, held)
             table.staging.tidy(held)
@@ -744,13 +744,6 @@ def _checked(state: TableState | None, wanted: RangeToken) -> TableState:
     if wanted.version > state.version:
         raise refusal(Code.BAD_TOKEN, f"{what} is not there; the newest is {state.version}")
     return state
-
-
-def _holder(state: TableState | None) -> Callable[[str], bool]:
-    """Return what tells whether some version holds a file."""
-    if state is None:
-        return lambda path: False
-    return state.holds
 
 
 def _check_staged(table: DeltaDirectory, staged: Staged) -> None:

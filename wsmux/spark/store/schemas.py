@@ -8,7 +8,8 @@ nullability inside of columns above all, is put back when a batch is read (``res
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...rpc import RiverError
@@ -24,6 +25,7 @@ __all__ = [
     "first_line",
     "forbids_nulls",
     "inside",
+    "reading",
     "relaxed",
     "restamp",
     "schema_bytes",
@@ -80,6 +82,17 @@ def check_text(fields: Iterable[Any]) -> None:
     for field in fields:
         _ = field.name, getattr(field.type, "tz", None)
         check_text(inside(field.type))
+
+
+@contextmanager
+def reading(shown: str) -> Iterator[None]:
+    """Raise CORRUPT for what pyarrow says of a file, but ``FileNotFoundError`` as it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise refusal(Code.CORRUPT, f"{shown} is damaged: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

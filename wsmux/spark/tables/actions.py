@@ -11,7 +11,7 @@ import json
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -28,6 +28,7 @@ __all__ = [
     "check_readable",
     "commit_info",
     "entry_text",
+    "holder",
     "names_are_new",
     "parse_entry",
     "protocol_for",
@@ -430,6 +431,11 @@ class TableState:
         self.oldest = max([self.oldest, *(file.removed or 0 for file in dropped)])
         current = [each for each in self.schemas if each[0] <= self.oldest][-1:]
         self.schemas = current + [each for each in self.schemas if each[0] > self.oldest]
+
+
+def holder(state: TableState | None) -> Callable[[str], bool]:
+    """Return what tells whether some version that can be read has a file."""
+    return (lambda path: False) if state is None else state.holds
 
 
 def check_readable(protocol: Mapping[str, Any]) -> None:

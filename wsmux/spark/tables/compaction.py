@@ -16,6 +16,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ...config import MIB
@@ -25,6 +26,7 @@ from ...runtime.lazy_imports import pa
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
 from ..protocol import Code, refusal
+from ..source.ranges import without_large_first
 from ..store.base import READ_BYTES, Optimized
 from ..store.schemas import first_line
 from .actions import Action, DataFile, TableState, add_action, remove_action, told_metrics
@@ -81,8 +83,7 @@ def bins(files: Iterable[DataFile], target: int, *, thrifty: bool = False) -> li
 
     Args:
         files: in the order of rows. target: bytes that each list has at most.
-        thrifty: leave out a first file that is larger than all behind it together: when some are
-            joined again and again, each byte is rewritten a few times only, not each time.
+        thrifty: leave out a first file that is larger than all behind it together.
     """
     full: list[list[DataFile]] = []
     filling: dict[tuple[tuple[str, str | None], ...], tuple[list[DataFile], int]] = {}
@@ -98,17 +99,8 @@ def bins(files: Iterable[DataFile], target: int, *, thrifty: bool = False) -> li
         filling[partition] = held, size + file.size
     full += [held for held, _ in filling.values()]
     if thrifty:
-        full = [_without_large_first(held) for held in full]
+        full = [without_large_first(held, attrgetter("size")) for held in full]
     return [held for held in full if len(held) > 1]
-
-
-def _without_large_first(files: list[DataFile]) -> list[DataFile]:
-    behind = sum(file.size for file in files)
-    for place, file in enumerate(files):
-        behind -= file.size
-        if file.size <= behind:
-            return files[place:]
-    return []
 
 
 def check_writable(table: DeltaDirectory, state: TableState | None) -> TableState:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from ...config import MIB
 from ...runtime.lazy_imports import pa, pq
-from ..protocol import Code, refusal
 from ..source.ranges import Group, overlaps
 from ..store.base import READ_BYTES, READ_ROWS
-from ..store.schemas import first_line, relaxed, restamp
+from ..store.schemas import reading, relaxed, restamp
 from .actions import DataFile
 from .folder import Folder
 from .parquet_writer import ParquetWriter
@@ -88,13 +87,8 @@ def rows_in(folder: Folder, name: str, shown: str) -> int:
     Raises:
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
-    try:
-        with folder.reader(name, shown) as source:
-            return int(pq.read_metadata(source).num_rows)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise refusal(Code.CORRUPT, f"{shown} is damaged: {first_line(error)}") from error
+    with reading(shown), folder.reader(name, shown) as source:
+        return int(pq.read_metadata(source).num_rows)
 
 
 def read_file(
@@ -109,12 +103,10 @@ def read_file(
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
     try:
-        with folder.reader(file.path, shown) as source:
+        with reading(shown), folder.reader(file.path, shown) as source:
             yield from _read(source, file, schema, columns, span, folder.far)
     except FileNotFoundError as error:
         raise FileNotFoundError(shown) from error
-    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise refusal(Code.CORRUPT, f"{shown} is damaged: {first_line(error)}") from error
 
 
 def _read(

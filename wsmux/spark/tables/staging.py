@@ -22,6 +22,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -424,7 +425,9 @@ class _PartitionedPart(StagedPart):
 
     def _flush(self) -> None:
         """Write the fullest files' rows, until half of what may be in memory is left."""
-        for each in sorted((each.file for each in self._files.values()), key=_held, reverse=True):
+        for each in sorted(
+            (each.file for each in self._files.values()), key=attrgetter("held"), reverse=True
+        ):
             if self._held <= HELD_BYTES // 2:
                 break
             self._held -= each.held
@@ -498,7 +501,3 @@ class _PartitionedPart(StagedPart):
         paths = [*(made.path for made in self._files.values())]
         paths += [staged.path for _, staged in self._ready]
         self._folder.remove_empty(str(PurePosixPath(each).parent) for each in paths)
-
-
-def _held(file: NewFile) -> int:
-    return file.held

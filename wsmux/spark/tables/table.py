@@ -42,6 +42,7 @@ from .actions import (
     check_readable,
     commit_info,
     entry_text,
+    holder,
     names_are_new,
     parse_entry,
     protocol_for,
@@ -593,8 +594,8 @@ class DeltaDirectory:
             return  # its entry may be there in a moment, whatever is there now
         try:
             with self.view() as state:
-                holds = (lambda path: False) if state is None else state.holds
-            self.staging.drop(key, holds)
+                held = holder(state)
+            self.staging.drop(key, held)
         except (RiverError, OSError) as error:
             _log.warning("what %s left in %s is not removed: %s", key, self.shown, error)
 
@@ -611,8 +612,8 @@ class DeltaDirectory:
                 part.forget(lambda path: True)
             else:
                 with self.view() as state:
-                    holds = (lambda path: False) if state is None else state.holds
-                part.forget(holds)
+                    held = holder(state)
+                part.forget(held)
         except (RiverError, OSError) as error:
             _log.warning("what was staged in %s is not removed: %s", self.shown, error)
 

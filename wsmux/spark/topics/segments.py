@@ -19,7 +19,7 @@ from ..source.ranges import overlaps
 from ..store.base import READ_BYTES, READ_ROWS
 from ..store.directory import checked_path
 from ..store.metadata import moments
-from ..store.schemas import first_line, relaxed, restamp
+from ..store.schemas import first_line, reading, relaxed, restamp
 
 __all__ = [
     "COLUMNS",
@@ -182,13 +182,9 @@ def read_segment(
     Raises:
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
-    try:
+    with reading(shown):
         path = checked_path(root, segment.file, shown)
         yield from _read(path, segment, schema, names, span, time)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise refusal(Code.CORRUPT, f"{shown} is damaged: {first_line(error)}") from error
 
 
 def _read(

@@ -12,11 +12,13 @@ import re
 import sqlite3
 import uuid
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from ...config import MIB
 from ...runtime.logs import logger
+from ..source.ranges import without_large_first
 from ..store.base import Retention
 from ..store.directory import real_directory
 from ..store.schemas import schema_from_text
@@ -73,8 +75,7 @@ def bounds(retention: Retention) -> Bounds:
 def runs(segments: Iterable[Segment], most: Bounds) -> list[list[Segment]]:
     """Return which files to join, each list in the order of rows and without a gap.
 
-    A file that is larger than all behind it in its list is left out: when some are joined again and
-    again, each row is written a few times only, not each time.
+    A file that is larger than all behind it in its list is left out.
     """
     found: list[list[Segment]] = [[]]
     for each in segments:
@@ -87,16 +88,8 @@ def runs(segments: Iterable[Segment], most: Bounds) -> list[list[Segment]]:
             found.append([])  # large enough
         else:
             found[-1].append(each)
-    return [run for held in found if len(run := _without_large_first(held)) > 1]
-
-
-def _without_large_first(held: Sequence[Segment]) -> list[Segment]:
-    behind = sum(each.bytes for each in held)
-    for place, each in enumerate(held):
-        behind -= each.bytes
-        if each.bytes <= behind:
-            return list(held[place:])
-    return []
+    joined = (without_large_first(held, attrgetter("bytes")) for held in found)
+    return [run for run in joined if len(run) > 1]
 
 
 class Upkeep:
