@@ -217,15 +217,13 @@ class _InOrder(Pipeline):
         for _ in range(max(1, self._window() // REFILL)):
             outcome = self._outcome(slots[0])  # blocks, the first time
             if outcome is None:
-                self._repeat([slot for slot in slots if self._failed(slot)])
+                done = (slot for slot in slots if slot.call.done())
+                self._repeat([slot for slot in done if self._outcome(slot) is None])
                 return
             slots.popleft()
             yield outcome
             if not slots or not slots[0].call.done():
                 return
-
-    def _failed(self, slot: _Slot) -> bool:
-        return slot.call.done() and self._outcome(slot) is None
 
 
 class _AsTheyCome(Pipeline):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -134,7 +135,9 @@ def _sent(stream: Stream, schema: Any, batches: Iterable[Any]) -> Receipt:
         stream.close_write()
     except (WsmuxError, OSError):
         # A server that refuses a part stops reading, and sends the reason.
-        answer = _told(stream)
+        answer = None
+        with suppress(WsmuxError, OSError):
+            answer = _answer(stream)
         if answer is None:
             raise
     else:
@@ -142,13 +145,6 @@ def _sent(stream: Stream, schema: Any, batches: Iterable[Any]) -> Receipt:
     if answer.get("ok") is not True:
         raise RiverError(str(answer.get("code")), str(answer.get("message")))
     return Receipt.of(answer)
-
-
-def _told(stream: Stream) -> dict[str, Any] | None:
-    try:
-        return _answer(stream)
-    except (WsmuxError, OSError):
-        return None
 
 
 def _answer(stream: Stream) -> dict[str, Any]:

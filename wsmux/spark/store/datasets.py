@@ -210,8 +210,8 @@ class DeltaDatasets(DatasetStore):
         rows, size = sum(map(table.rows_of, files)), sum(file.size for file in files)
         groups = (group for file in files for group in groups_of(file))
         ranges = [
-            Range(str(RangeToken(dataset, ident, version, each.start, each.end)), *_size(each))
-            for each in cut(groups, partitions)
+            Range(str(RangeToken(dataset, ident, version, start, end)), end - start, length)
+            for start, end, length in cut(groups, partitions)
         ]
         return Description(bound_columns(columns, schema), version, ranges, rows, size)
 
@@ -756,7 +756,3 @@ def _check_staged(table: DeltaDirectory, staged: Staged) -> None:
     if size != staged.size:
         text = f"{shown} has {size} bytes, and was written with {staged.size}: write it again"
         raise refusal(Code.CORRUPT, text)
-
-
-def _size(each: Any) -> tuple[int, int]:
-    return each.end - each.start, each.bytes

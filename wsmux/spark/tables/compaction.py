@@ -29,7 +29,15 @@ from ..protocol import Code, refusal
 from ..source.ranges import without_large_first
 from ..store.base import READ_BYTES, Optimized
 from ..store.schemas import first_line
-from .actions import Action, DataFile, TableState, add_action, remove_action, told_metrics
+from .actions import (
+    Action,
+    DataFile,
+    TableState,
+    add_action,
+    commit_info,
+    remove_action,
+    told_metrics,
+)
 from .data_files import read_file
 from .staging import OWN, Staged, part_number
 from .table import ENGINE, DeltaDirectory
@@ -273,17 +281,11 @@ class _Optimizer:
             "numAddedFiles": len(self._joined),
             "numAddedBytes": sum(each.staged.size for each in self._joined),
         }
-        info = {
-            "timestamp": now,
-            "operation": "OPTIMIZE",
-            "operationParameters": {"targetSize": str(self._target)},
-            "operationMetrics": told_metrics(metrics),
-            "isBlindAppend": False,
-            "engineInfo": ENGINE,
-            # By its key a sweep knows that it was committed. All its names are new ones.
-            "wsmux": {"txn": self._key, "rows": 0, "bytes": 0, "new_names": True},
-        }
-        actions: list[Action] = [{"commitInfo": info}]
+        # By its key a sweep knows that it was committed. All its names are new ones.
+        own = {"txn": self._key, "rows": 0, "bytes": 0, "new_names": True}
+        actions = [commit_info("OPTIMIZE", "", now, ENGINE, **own)]
+        actions[0]["commitInfo"]["operationParameters"] = {"targetSize": str(self._target)}
+        actions[0]["commitInfo"]["operationMetrics"] = told_metrics(metrics)
         for file in sources:
             gone = remove_action(file, now)
             gone["remove"]["dataChange"] = False

@@ -338,15 +338,13 @@ class StagedPart(Part):
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> RiverError:
-        if isinstance(error, FileNotFoundError) or not self._is_there():
+        there = self._folder.mark(f"{self._txn}/{TXN}") is not None
+        if isinstance(error, FileNotFoundError) or not there:
             text = "the transaction was aborted, or has expired, while it was written"
             return refusal(Code.NO_TXN, text)
         if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
             return refusal(Code.STORE_FAILED, f"{self._shown}: {error.strerror or error}")
         return refusal(Code.BAD_ARROW, f"{self._shown} cannot be written: {first_line(error)}")
-
-    def _is_there(self) -> bool:
-        return self._folder.mark(f"{self._txn}/{TXN}") is not None
 
 
 class _NewPart(StagedPart):

@@ -72,54 +72,45 @@ local function ring(topic)
 end
 """
 
+
+def _script(text: str) -> str:
+    return _COMMON + text
+
+
 # KEYS: topic, names. ARGV: name, schema, partitions. Returns those of the one that is there.
-CREATE = (
-    _COMMON
-    + """
+CREATE = _script("""
 local there = redis.call('HMGET', at('topic'), 'schema', 'partitions')
 if there[1] then return there end
 redis.call('HSET', at('topic'), 'schema', ARGV[2], 'partitions', ARGV[3], 'version', 0, 'time', 0)
 redis.call('SADD', KEYS[2], ARGV[1])
 return {}
-"""
-)
+""")
 
 # ARGV: key, query, batch. Returns the schema, what the batch made, and when it was written to.
-LOOK = (
-    _COMMON
-    + """
+LOOK = _script("""
 local schema = redis.call('HGET', at('topic'), 'schema')
 if not schema then return {} end
 return {schema, done(ARGV[2], ARGV[3]), is_open(ARGV[1])}
-"""
-)
+""")
 
 # ARGV: key, query, batch, time. Returns 0 without a topic, 2 for a batch that is done.
-OPEN = (
-    _COMMON
-    + """
+OPEN = _script("""
 if redis.call('EXISTS', at('topic')) == 0 then return 0 end
 if done(ARGV[2], ARGV[3]) then return 2 end
 touch(ARGV[1], ARGV[4])
 redis.call('ZADD', at('keys'), 0, ARGV[1])
 return 1
-"""
-)
+""")
 
 # ARGV: key, time. Returns 0 if the transaction is over, as the next two do.
-TOUCH = (
-    _COMMON
-    + """
+TOUCH = _script("""
 if not is_open(ARGV[1]) then return 0 end
 touch(ARGV[1], ARGV[2])
 return 1
-"""
-)
+""")
 
 # ARGV: key, time, file, the number of chunks before, chunk.
-ADD = (
-    _COMMON
-    + """
+ADD = _script("""
 local part = at('part:' .. ARGV[3])
 local held, before = redis.call('LLEN', part), tonumber(ARGV[4])
 if not is_open(ARGV[1]) or held < before then return 0 end
@@ -127,26 +118,20 @@ redis.call('HSETNX', at('open:' .. ARGV[1]), ARGV[3], '')
 if held == before then redis.call('RPUSH', part, ARGV[5]) end
 touch(ARGV[1], ARGV[2])
 return 1
-"""
-)
+""")
 
 # ARGV: key, time, file, the number of chunks, what the part is.
-KEEP = (
-    _COMMON
-    + """
+KEEP = _script("""
 local held = redis.call('LLEN', at('part:' .. ARGV[3]))
 if not is_open(ARGV[1]) or held ~= tonumber(ARGV[4]) then return 0 end
 redis.call('HSET', at('open:' .. ARGV[1]), ARGV[3], ARGV[5])
 touch(ARGV[1], ARGV[2])
 return 1
-"""
-)
+""")
 
 # KEYS: topic, bell. ARGV: name, key, query, batch, time, bytes of a part and of all parts that are
 # moved into the stream, then file and receipt of each part. Returns a word, and what it is about.
-COMMIT = (
-    _COMMON
-    + """
+COMMIT = _script("""
 local version = redis.call('HGET', at('topic'), 'version')
 if not version then return {'gone'} end
 local key, query, batch = ARGV[2], ARGV[3], ARGV[4]
@@ -198,23 +183,17 @@ for _, each in ipairs(redis.call('ZRANGEBYLEX', at('keys'), '[' .. query, '[' ..
 end
 ring(ARGV[1])
 return {'done', version, whole(rows), whole(bytes)}
-"""
-)
+""")
 
 # ARGV: key, query, batch. Returns whether it was committed.
-ABORT = (
-    _COMMON
-    + """
+ABORT = _script("""
 if done(ARGV[2], ARGV[3]) then return 1 end
 forget(ARGV[1])
 return 0
-"""
-)
+""")
 
 # ARGV: partition, milliseconds. Returns the first offset that came then or later, if one did.
-OFFSET_AT = (
-    _COMMON
-    + """
+OFFSET_AT = _script("""
 local rows, least = at('rows:' .. ARGV[1]), tonumber(ARGV[2])
 local function came(entry) return math.floor(tonumber(entry[2][6]) * 1000 + 0.5) end
 local last = redis.call('XREVRANGE', rows, '+', '-', 'COUNT', 1)[1]
@@ -231,13 +210,10 @@ while low < high do
   end
 end
 return whole(low)
-"""
-)
+""")
 
 # ARGV: query, offsets. What was released stays so. Returns 0 without a topic.
-RELEASE = (
-    _COMMON
-    + """
+RELEASE = _script("""
 if redis.call('EXISTS', at('topic')) == 0 then return 0 end
 local after = {}
 for place = 2, #ARGV do after[place - 1] = ARGV[place] end
@@ -248,15 +224,12 @@ for offset in string.gmatch(redis.call('HGET', at('readers'), ARGV[1]) or '', '%
 end
 redis.call('HSET', at('readers'), ARGV[1], table.concat(after, ' '))
 return 1
-"""
-)
+""")
 
 # KEYS: topic, names. ARGV: name, time before which, how many at most. Forgets the transactions that
 # were last written to, or made without a query, before a time; returns how many, or -1 if there is
 # no such topic any more.
-EXPIRE = (
-    _COMMON
-    + """
+EXPIRE = _script("""
 if redis.call('EXISTS', at('topic')) == 0 then
   redis.call('SREM', KEYS[2], ARGV[1])
   return -1
@@ -270,14 +243,11 @@ for _, query in ipairs(once) do
   redis.call('ZREM', at('once'), query)
 end
 return #old + #once
-"""
-)
+""")
 
 # KEYS: topic, bell. ARGV: name, time, how many at most, then the limits of ``Retention``, empty for
 # none. Drops the oldest rows that it does not keep, and returns how many entries.
-DROP = (
-    _COMMON
-    + """
+DROP = _script("""
 local now, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 local function above(limit, value) return limit ~= '' and value > tonumber(limit) end
 local topic, flat = {}, redis.call('HGETALL', at('topic'))
@@ -335,5 +305,4 @@ while count < most do
 end
 if count > 0 then ring(ARGV[1]) end
 return count
-"""
-)
+""")
