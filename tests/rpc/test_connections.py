@@ -20,11 +20,14 @@ from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.rpc.raw_river import RawRiver
 from ..helpers.waiting import wait_for
 
+# No attempt fails, however slow the machine.
+PATIENT = rpc.Options(handshake_timeout=WAIT, connection_timeout=WAIT, heartbeat_interval=WAIT)
+
 
 @pytest.fixture
 def server() -> Iterator[rpc.RpcServer]:
     gate = Gate()
-    with rpc.serve([offered(gate)]) as server:
+    with rpc.serve([offered(gate)], options=PATIENT) as server:
         yield server
         gate.opened.set()
 
@@ -120,6 +123,7 @@ def test_a_client_hears_of_its_connections_in_order(server: rpc.RpcServer) -> No
     told = Gathered()
     with rpc.connect(
         server.url,
+        options=PATIENT,
         on_session_status=lambda status, session: told(status),
         on_connection_status=told,
     ) as client:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wsmux.rpc.errors import FailureKind
 from wsmux.rpc.options import Options
-from wsmux.rpc.session.connector import ConnectorState, Failure
-from wsmux.rpc.session.session import Session
+from wsmux.rpc.session.connector import LONGEST_PENDING, ConnectorState, Failure
+from wsmux.rpc.session.session import Session, SessionState
 from wsmux.rpc.wire.handshake import RefusalCode
 
 from ...helpers.inside import send_buffer_of
@@ -191,6 +194,110 @@ class TestGrace:
         world.sleep(10.0)
         assert (world.server_got, world.client.state) == ([], ConnectorState.NO_CONNECTION)
         assert world.statuses() == ["created", "closed"] * 2
+
+
+class Pending:
+    """Measure what a call waits for, over a ``Net`` whose server answers after ``work`` seconds.
+
+    Attributes:
+        unconnected: seconds that it waited so far while its session had no connection.
+        connections: connections that its session had meanwhile.
+    """
+
+    STEP = 0.05
+
+    def __init__(self, world: Net, work: float) -> None:
+        self.world = world
+        self.work = work
+        self.unconnected = 0.0
+        self.begun = world.now
+        self.session = world.call("call")
+        world.client.connect(world.now)
+        world.run()
+        self.connections = int(self.session.attached)
+
+    def over(self) -> bool:
+        return self.session.state is SessionState.DESTROYED or bool(self.world.client_got)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, until it is over."""
+        until = self.world.now + seconds
+        while not self.over() and self.world.now < until - self.STEP / 2:
+            attached = self.session.attached
+            if attached and self.world.server_got and self.world.now >= self.begun + self.work:
+                self.world.answer("answer")
+            self.world.sleep(self.STEP)
+            self.unconnected += 0.0 if attached else self.STEP
+            self.connections += self.session.attached and not attached
+
+
+class TestLongestWait:
+    """The grace runs from the beginning of a session, and from each loss of its connection."""
+
+    def test_a_call_of_a_connected_session_waits_for_one_grace_after_a_kill(self) -> None:
+        world = net(session_disconnect_grace=5.0)
+        world.connect()
+        world.sleep(60.0)
+        pending = Pending(world, work=math.inf)
+        world.up = False
+        world.restart_server()
+        pending.wait(60.0)
+        assert pending.unconnected == pytest.approx(5.0, abs=2 * Pending.STEP)
+
+    def test_it_ends_as_soon_as_the_restarted_server_is_found(self) -> None:
+        options = Options(session_disconnect_grace=5.0, backoff_jitter=0.0)
+        world = Net(options, pending=lambda: True)
+        world.connect()
+        world.sleep(60.0)
+        pending = Pending(world, work=math.inf)
+        world.up = False
+        world.restart_server()
+        pending.wait(1.0)
+        world.up = True
+        pending.wait(60.0)
+        assert pending.unconnected <= 1.0 + LONGEST_PENDING
+
+    def test_a_call_that_waited_for_the_first_connection_too_waits_for_two(self) -> None:
+        """The longest of all: connected at the last moment, and killed before it answered."""
+        world = net(session_disconnect_grace=5.0)
+        world.up = False
+        pending = Pending(world, work=math.inf)
+        pending.wait(4.5)
+        world.up = True
+        pending.wait(0.4)
+        assert pending.session.attached
+        world.up = False
+        world.restart_server()
+        pending.wait(60.0)
+        assert pending.over()
+        assert 8.0 < pending.unconnected < 10.0
+
+    @given(
+        options=st.builds(dict, backoff_jitter=st.sampled_from([0.0, 0.2])),
+        before=st.sampled_from([0.0, 0.3, 60.0]),
+        work=st.sampled_from([0.0, 0.4, 3.0]),
+        kills=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 130)), min_size=1, max_size=12),
+    )
+    def test_whatever_is_killed_when_a_call_waits_for_two_graces_at_most(
+        self, options: dict[str, Any], before: float, work: float, kills: list[tuple[int, int]]
+    ) -> None:
+        """Only one server knows a session, so that it is connected only once."""
+        world = net(session_disconnect_grace=5.0, **options)
+        world.up = before > 0
+        world.client.connect(world.now)
+        world.sleep(before)
+        pending = Pending(world, work)
+        for up, down in kills:
+            world.up = True
+            pending.wait(up * Pending.STEP)
+            world.up = False
+            world.restart_server()
+            pending.wait(down * Pending.STEP)
+        world.up = True
+        pending.wait(60.0)
+        assert pending.over()
+        assert pending.connections <= 1
+        assert pending.unconnected <= (1 if before else 2) * 5.0 + 2 * Pending.STEP
 
 
 class TestServerDownAtFirst:

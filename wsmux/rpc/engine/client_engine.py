@@ -5,11 +5,12 @@ Threads and locks:
 - One mutex guards the connector, its session, the table of calls and both halves of each call.
   Under it nothing is sent, no connection is made and no callback runs. A transport's own mutex may
   be taken under it, for its send queue, never the other way round.
-- The I/O thread does what the connector orders: it connects, iterates over the transport's batches,
-  and waits. It never blocks in a send. The thread of a call sends its own message as far as the
-  socket accepts it; the I/O thread sends the rest.
-- Metadata is made in one thread of its own, and the user's callbacks run in another, so that
-  neither can block the I/O thread.
+- The I/O thread does what the connector orders: it iterates over the transport's batches, and
+  waits. It never blocks in a send. The thread of a call sends its own message as far as the socket
+  accepts it; the I/O thread sends the rest.
+- Connections are made, metadata is made, and the user's callbacks run in a thread of their own
+  each, so that none of them can block the I/O thread, which ends sessions in time. There is one
+  thread at most that makes a connection.
 - The I/O thread starts with the first call, or eagerly, and ends with ``close``.
 """
 
@@ -106,11 +107,7 @@ class ClientLoop:
         """Do what was ordered, or wait; return ``False`` when the client is closed."""
         engine, wakes = self._engine, list[Parker]()
         with engine.mutex:
-            now = clock.monotonic()
-            due = self._connector.next_timer()
-            if due is not None and now >= due:
-                self._connector.handle_timer(now)
-            engine.settle_locked(wakes)
+            self._handle_timer_locked(wakes)
             orders, engine.orders = engine.orders, []
             if not orders and engine.stopping:
                 return False
@@ -122,6 +119,13 @@ class ClientLoop:
                 if not engine.orders and not engine.stopping:
                     self._rest_locked()
         return True
+
+    def _handle_timer_locked(self, wakes: list[Parker]) -> None:
+        now = clock.monotonic()
+        due = self._connector.next_timer()
+        if due is not None and now >= due:
+            self._connector.handle_timer(now)
+        self._engine.settle_locked(wakes)
 
     def _rest_locked(self) -> None:
         """Wait for an order or a timer, including one that is set meanwhile."""
@@ -151,7 +155,7 @@ class ClientLoop:
         """Make a connection, and serve it until it has ended."""
         engine = self._engine
         try:
-            channel = engine.dial(Deadline(engine.options.connection_timeout))
+            channel = self._dial()
         except (OSError, WsmuxError) as error:
             _log.info("%s: attempt %d: %s", self._connector.own_id, attempt, error)
             text, fatal = str(error), isinstance(error, Gone)
@@ -180,6 +184,42 @@ class ClientLoop:
             own, text = self._connector.own_id, self._connector.given_up
             _log.error("the session of client %r has ended: %s", own, text)
         engine.closing = _retire(channel, batches)
+
+    def _dial(self) -> MessageTransport:
+        """Let another thread make a connection, and handle timers meanwhile.
+
+        Resolving a name, or a function of the application, can take any time.
+        """
+        engine = self._engine
+        made: list[MessageTransport | BaseException] = []
+
+        def run() -> None:
+            wakes: list[Parker] = []
+            try:
+                made.append(engine.dial(Deadline(engine.options.connection_timeout)))
+            except BaseException as error:  # raised by the I/O thread
+                made.append(error)
+            with engine.mutex:
+                engine.idle.notify_forced(wakes)
+            wake(wakes)
+
+        name = f"wsmux-rpc-{self._connector.own_id}-connecting"
+        start_thread(daemon_thread(target=run, name=name))
+        while not made:
+            wakes: list[Parker] = []
+            with engine.mutex:
+                self._handle_timer_locked(wakes)
+            wake(wakes)
+            with engine.mutex:
+                if not made:
+                    self._rest_locked()
+        result = made.pop()
+        if not isinstance(result, BaseException):
+            return result
+        try:
+            raise result
+        finally:
+            del result  # a cycle
 
     def _note_size_locked(self, channel: MessageTransport, attempt: int) -> bool:
         """Record that a message was too large, if the connection ended for that.
@@ -645,6 +685,8 @@ class ClientEngine(Calls):
             case Failure(kind, text, code):
                 self._callbacks.add("protocol_error", str(kind), text, code)
             case _:
+                if isinstance(event, Dial):  # whoever connects has left whatever was before
+                    self.orders = [o for o in self.orders if not isinstance(o, Dial | Hangup)]
                 self.orders.append(event)
 
     def _end_calls_locked(self, session: Session, reason: str, wakes: list[Parker]) -> None:

@@ -224,6 +224,10 @@ ConnectorEvent = (
 # after as many.
 TELL_AFTER = 5
 
+# Seconds after the connection timeout in which the owner can report why there is no connection: not
+# if a name is not resolved, or a function of the application does not return.
+REPORT_TIME = 0.5
+
 # Maximum seconds between two attempts while a call or a caller waits for the connection.
 LONGEST_PENDING = 2.0
 
@@ -606,7 +610,7 @@ class Connector:
         self._move(ConnectorInput.WAITED)
         self._attempts += 1
         self._attempt = self._attempts
-        self._due = now + self._options.connection_timeout
+        self._due = now + self._options.connection_timeout + REPORT_TIME
         self._events.append(Dial(self._attempts))
 
     def _hang_up(self) -> None:

@@ -141,7 +141,7 @@ OURS: Ours = {
             f"{_TIME}test_the_wait_ends_with_the_next_attempt"
         ),
         "event listeners > connecting event listeners: connectionTimeout": (
-            f"{_TIME}test_dialling_takes_the_connection_timeout_at_most"
+            f"{_TIME}test_an_owner_that_does_not_dial_in_time_has_a_moment_to_say_so"
         ),
         "event listeners > connecting event listeners: sessionGracePeriodElapsed": (
             f"{_TIME}test_the_nearer_of_two_timers_counts",

@@ -1,0 +1,86 @@
+"""A call ends with the grace period of its session, whatever the client is busy with."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from wsmux import rpc
+from wsmux.rpc import testing
+
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
+
+GRACE = rpc.Options().session_disconnect_grace
+LOST = "UNEXPECTED_DISCONNECT"
+
+
+@pytest.fixture
+def clock() -> Iterator[testing.Clock]:
+    clock = testing.Clock()
+    clock.start()
+    yield clock
+    clock.stop()
+
+
+class Hanging:
+    """Connect to nobody, only after a test has said so: like a name that is not resolved."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.go = threading.Event()
+
+    def __call__(self) -> socket.socket:
+        self.calls += 1
+        assert self.go.wait(WAIT)
+        raise ConnectionRefusedError("nobody there")
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    hanging = Hanging()
+    yield hanging
+    hanging.go.set()
+
+
+def test_calls_end_while_a_connection_is_being_made(clock: testing.Clock, hanging: Hanging) -> None:
+    with rpc.connect(hanging) as client:
+        first = client.submit("test", "rpc", None)
+        wait_for(lambda: hanging.calls == 1)
+        clock.advance(GRACE - 0.1)
+        second = client.submit("test", "rpc", None)  # in the same session
+        assert [call.done() for call in (first, second)] == [False, False]
+        clock.advance(0.2)
+        for call in (first, second):
+            with pytest.raises(rpc.RiverError, match=f"{LOST}.*within the grace period"):
+                call.result(0)
+        third = client.submit("test", "rpc", None)  # begins a session, and a grace period
+        clock.advance(GRACE - 0.1)
+        assert not third.done()
+        clock.advance(0.2)
+        with pytest.raises(rpc.RiverError, match=LOST):
+            third.result(0)
+        assert hanging.calls == 1
+        hanging.go.set()
+
+
+def test_an_attempt_that_hangs_is_followed_by_one_more(
+    clock: testing.Clock, hanging: Hanging
+) -> None:
+    """However long it takes: the threads that wait for it do not add up."""
+    errors: list[str] = []
+
+    def note(kind: str, *_: object) -> None:
+        errors.append(kind)
+
+    with rpc.connect(hanging, eager=True, on_protocol_error=note) as client:
+        wait_for(lambda: hanging.calls == 1)
+        clock.advance(60)
+        assert hanging.calls == 1
+        wait_for(lambda: errors == ["conn_retry_exceeded"])
+        hanging.go.set()
+        wait_for(lambda: hanging.calls == 2)
+        client.close()
