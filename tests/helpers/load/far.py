@@ -9,10 +9,11 @@ import hashlib
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import wsmux
+from wsmux import rpc
 
 from .measuring import WAIT
 
@@ -127,9 +128,35 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+def river() -> rpc.RpcServer:
+    """Serve a number that can be changed, so many subscriptions to it, and an rpc beside them."""
+    service = rpc.Service("test")
+    changed = rpc.Signal()
+    numbers = [0]
+    service.rpc(name="same")(lambda ctx, init: init)
+
+    @service.rpc()
+    def change(ctx: rpc.Context, init: int) -> None:
+        numbers.append(init)
+        changed.notify()
+
+    @service.subscription()
+    def watch(ctx: rpc.Context, init: None) -> Iterator[int]:
+        seen = 0
+        while True:
+            for number in numbers[seen:]:
+                yield number
+                seen += 1
+            yield from ctx.wait(changed)
+
+    options = rpc.Options(max_streams=int(sys.argv[3]) + 1)
+    return rpc.serve([service], options=options)
+
+
 def main() -> None:
     kind, protocol = sys.argv[1:3]
-    with wsmux.serve(protocols=[protocol], **KINDS[kind]()) as server:
+    streams = KINDS.get(kind)
+    with wsmux.serve(protocols=[protocol], **streams()) if streams else river() as server:
         sys.stdout.write(server.url + "\n")
         sys.stdout.flush()
         sys.stdin.read()
