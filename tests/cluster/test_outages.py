@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,6 +211,29 @@ def test_a_lease_is_renewed_while_many_names_end(
         assert done.count("leave") >= 3  # more if they were not all noticed together
         for at, name in enumerate(done):
             assert name == "announce" or done[at - 1] == "announce"
+
+
+def test_a_lease_is_renewed_in_time_though_redis_takes_its_time(
+    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, taken, done = 3600.0, [0.0], []
+
+    def slow(directory: Directory) -> bool:
+        taken[0] += lease / 2
+        return False
+
+    def noted(directory: Directory, *args: Any, real: Any = Directory.announce) -> object:
+        done.append(taken[0])
+        return real(directory, *args)
+
+    late = SimpleNamespace(monotonic=lambda: time.monotonic() + taken[0])
+    monkeypatch.setattr("wsmux.runtime.deadline.clock", late)
+    monkeypatch.setattr(Directory, "sweep", slow)
+    monkeypatch.setattr(Directory, "announce", noted)
+    with Cluster(server.url, namespace=namespace, lease=lease) as cluster:
+        assert cluster.node
+        wait_for_value(lambda: {lease / 2, lease} <= set(done), True)
+        monkeypatch.undo()
 
 
 def test_what_is_no_member_holds_up_no_sweep(

@@ -668,10 +668,12 @@ class _Running:
                     self._changed.wait(deadline.remaining())
                 if self._closed:
                     break
+            # From now on: behind a Redis that is far, the rest takes a part of a short lease.
+            renewed = Deadline(self._options.lease / RENEWED, outlives=True)
             try:
                 self._tend()
                 pause.reset()
-                wait = self._options.lease / RENEWED
+                wait = renewed.remaining() or 0.0
             except Unreachable as error:
                 wait = pause.next()
                 _log.warning("the lease is renewed again in %.1f s: %s", wait, str(error))
