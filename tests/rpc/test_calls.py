@@ -449,7 +449,7 @@ def test_both_sides_name_the_codecs_that_differ(
 ) -> None:
     caplog.set_level(logging.INFO, "wsmux.rpc")
     failures: list[tuple[str, ...]] = []
-    options = rpc.Options(session_disconnect_grace=0.5)
+    options = rpc.Options(session_disconnect_grace=CONNECTS)
     asked = f"not answered: the connection was closed; is the server's codec {ours}, too?"
     with (
         rpc.serve(
