@@ -53,15 +53,6 @@ def ended(call: Any) -> Any:
     return call.finish() if isinstance(call, rpc.Upload) else call.read()
 
 
-@pytest.fixture
-def clock() -> Iterator[testing.Clock]:
-    """Yield the clock of all that a test begins, so that no time is over before it looks."""
-    clock = testing.Clock()
-    clock.start()
-    yield clock
-    clock.stop()
-
-
 # What a handler is told
 
 

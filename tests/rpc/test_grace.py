@@ -18,14 +18,6 @@ GRACE = rpc.Options().session_disconnect_grace
 LOST = "UNEXPECTED_DISCONNECT"
 
 
-@pytest.fixture
-def clock() -> Iterator[testing.Clock]:
-    clock = testing.Clock()
-    clock.start()
-    yield clock
-    clock.stop()
-
-
 class Hanging:
     """Connect to nobody, only after a test has said so: like a name that is not resolved."""
 
