@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from wsmux.cluster.records import (
     check_key,
     check_name,
     check_token,
+    key_prefix,
     link_token,
     name_prefix,
     parse_node,
@@ -78,6 +80,17 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
 def test_a_pattern_is_text() -> None:
     with pytest.raises(TypeError, match="a pattern must be a string, not bytes"):
         name_prefix(b"*")  # type: ignore[arg-type]
+
+
+@given(*[st.text(alphabet="ab:%5A", max_size=6)] * 2)
+def test_the_namespace_of_a_key_can_be_told(namespace: str, key: str) -> None:
+    whole = key_prefix(namespace) + key
+    quoted, _, rest = whole.removeprefix("wsmux:cluster:").partition(":")
+    assert (unquote(quoted), rest) == (namespace, key)
+
+
+def test_a_namespace_without_a_colon_is_in_its_keys_as_it_is() -> None:
+    assert key_prefix("shop") == "wsmux:cluster:shop:"
 
 
 def test_a_key_is_long_enough() -> None:
