@@ -20,14 +20,16 @@ from .session_world import Bounds, World, calm
 
 __all__ = ["WORLDS", "explore_apart"]
 
-# A world has some ten to some hundred thousand states within them.
+# A world has some ten to some hundred thousand states within them. With two losses and two beats it
+# has more than memory holds.
 LARGE = Bounds(calls=2, losses=1, beats=1, graces=1, restarts=1)
-LARGER = Bounds(calls=2, losses=2, beats=2, graces=1, restarts=1)
+TWO_LOSSES, TWO_BEATS = LARGE._replace(losses=2), LARGE._replace(beats=2)
 MOST = 2 * 10**6
 
 # Bounds, options of the client, and those of the server.
 WORLDS: dict[str, tuple[Bounds, Options, Options]] = {
-    "defaults": (LARGER, calm(), calm()),
+    "two beats": (TWO_BEATS, calm(), calm()),
+    "two losses": (TWO_LOSSES, calm(), calm()),
     "acknowledge each message": (LARGE, calm(ack_messages=1), calm(ack_messages=1)),
     "full after one message": (LARGE, calm(), calm(send_buffer_messages=1)),
     "newcomers win": (LARGE, calm(), calm(newcomer_wins=True)),
