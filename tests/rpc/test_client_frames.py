@@ -56,7 +56,8 @@ def opened(raw: RawRiver, procedure: str, flags: int) -> str:
     """Receive the first message of a call and return its stream."""
     fields = raw.recv()
     assert set(fields) == ENVELOPE | {"serviceName", "procedureName", "timeoutMs"}
-    assert 0 < fields["timeoutMs"] <= WAIT * 1000 + 1  # a difference of times, rounded up
+    # What is left is counted from when the client last looked at its clock, and rounded up.
+    assert 0 < fields["timeoutMs"] <= WAIT * 1000 + 1000
     assert (fields["serviceName"], fields["procedureName"]) == ("test", procedure)
     assert (fields["seq"], fields["ack"], fields["controlFlags"]) == (0, 0, OPEN | flags)
     stream: str = fields["streamId"]

@@ -407,6 +407,12 @@ def test_nobody_there_is_tried_again_and_then_told() -> None:
     assert "hidden" not in str(caught.value)
 
 
+def test_an_attempt_without_time_hides_no_error_of_the_one_before() -> None:
+    recipe = connection("ws://127.0.0.1:1", connect_timeout=0.2, retries=0, retry_backoff=0.01)
+    with pytest.raises(SparkError, match="NO_CONNECTION.*refused"):
+        Link(recipe, lambda seconds: time.sleep(0.3)).open_stream("tail")
+
+
 @pytest.mark.parametrize("retry_backoff", [0, 0.01])
 def test_a_server_that_comes_late_is_waited_for(retry_backoff: float) -> None:
     """It costs no repetition, of which there is none here."""

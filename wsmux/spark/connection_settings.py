@@ -214,10 +214,14 @@ class Link:
         recipe = self.recipe
         deadline = Deadline(recipe.connect_timeout)
         waits = retry_waits(recipe)
+        before: Exception | None = None
         while True:
             try:
                 return self._connect(deadline)
             except (WsmuxError, OSError) as error:
+                if before is not None and isinstance(error, TimeoutError):
+                    raise before from None  # this one had what time was left, and says less
+                before = error
                 wait = waits.next()
                 left = deadline.remaining()
                 if _is_unwelcome(error) or (left is not None and left <= wait):
