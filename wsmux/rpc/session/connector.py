@@ -403,8 +403,8 @@ class Connector:
             name = self._codec.name
             closed = f"the connection was closed; is the server's codec {name}, too?"
             self._trouble = f"{UNANSWERED}: {closed}"
-        elif self.state is ConnectorState.HANDSHAKING:
-            self._unanswered()
+        else:
+            self._note_unanswered()
         if fatal:
             self.given_up = self.with_trouble("the connection cannot be made")
             self._end_session(self.given_up)
@@ -548,12 +548,12 @@ class Connector:
             if self.state is ConnectorState.BACKING_OFF:
                 self._dial(now)
             else:
-                if self.state is ConnectorState.HANDSHAKING:
-                    self._unanswered()
+                self._note_unanswered()
                 self._drop(now, again=True)
 
-    def _unanswered(self) -> None:
-        if not self._trouble.startswith(UNANSWERED):  # otherwise an earlier error says more
+    def _note_unanswered(self) -> None:
+        known = self._trouble.startswith(UNANSWERED)  # and may say more
+        if self.state is ConnectorState.HANDSHAKING and not known:
             self._trouble = UNANSWERED
 
     def _session_timer(self, session: Session, now: float) -> None:
