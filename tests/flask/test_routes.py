@@ -333,7 +333,7 @@ def test_a_block_that_cannot_be_entered_ends_the_connection(
     assert "nobody has this name" in caplog.text
 
 
-def test_a_connection_that_gets_no_thread_is_not_begun(
+def test_a_client_whose_connection_gets_no_thread_is_told(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Flask("app")
@@ -346,6 +346,6 @@ def test_a_connection_that_gets_no_thread_is_not_begun(
     caplog.set_level("INFO", "wsmux")
     monkeypatch.setattr("wsmux.mux.multiplexer.start_thread", exiting)
     with raw_client(int(url.rpartition(":")[2])) as peer:
-        assert peer.sock.recv(100) == b""
+        assert peer.recv_close() == (1001, "no thread is left for the connection")
     wait_for(lambda: "the connection was not begun" in caplog.text)
     assert "Traceback" not in caplog.text

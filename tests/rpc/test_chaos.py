@@ -141,7 +141,6 @@ def test_every_generator_ends_once_and_gives_its_worker_back(
             done.set()
             disturber.join(WAIT)
             assert [thread for thread in users if thread.is_alive()] == failed == []
-        wait_for(lambda: workers_held(first.handler) == 0)
-    assert workers_held(second.handler) == workers_held(first.handler) == 0
+        wait_for(lambda: workers_held(first.handler) == workers_held(second.handler) == 0)
     assert restless.begun
     assert restless.ended == Counter(restless.begun)

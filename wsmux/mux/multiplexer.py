@@ -139,6 +139,10 @@ class Multiplexer:
             self.thread = daemon_thread(target=self.run, name=f"{transport.name}-io")
             start_thread(self.thread)
         except NoThreadError:
+            # The peer has been accepted, by a process that may be exiting: it learns that much.
+            with self.mutex:
+                transport.close_locked(CloseCode.GOING_AWAY, "no thread is left for the connection")
+            self.flush()
             transport.discard()
             raise
 
