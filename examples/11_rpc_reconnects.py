@@ -30,7 +30,7 @@ with (
     wsmux.serve(stream_handler=serve) as server,
     wsmux.connect(server.url) as connection,
     rpc.connect(connection, schema=[numbers]) as client,
-    client.numbers.square(timeout=10) as stream,
+    client.numbers.square(timeout=60) as stream,
 ):
     results = []
     for number in range(1000):

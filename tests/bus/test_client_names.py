@@ -37,7 +37,8 @@ from ..helpers.bus.people import person, table_of
 from ..helpers.bus.relays import Node, metric, relay, served
 from ..helpers.bus.scripted_relay import StageRelay
 from ..helpers.redis_server import RedisServer, redis_server
-from ..helpers.waiting import wait_for
+from ..helpers.timeouts import CONNECTS
+from ..helpers.waiting import wait_for, wait_for_value
 
 stage = pytest.fixture(staged)
 
@@ -55,11 +56,17 @@ def name_bounds() -> NameBounds | None:
     return None
 
 
+@pytest.fixture
+def grace() -> float:
+    """Return how long a name without workers is kept, in seconds."""
+    return WAIT
+
+
 @pytest.fixture(params=["memory", "redis", "fast"])
-def made(request: pytest.FixtureRequest, name_bounds: NameBounds | None) -> Relay:
+def made(request: pytest.FixtureRequest, name_bounds: NameBounds | None, grace: float) -> Relay:
     options: dict[str, Any] = {
         "queues": MemoryQueues(name_bounds=name_bounds),
-        "name_store": MemoryNames(grace=1.5),
+        "name_store": MemoryNames(grace=grace),
     }
     if request.param != "memory":
         redis: RedisServer = request.getfixturevalue("redis")
@@ -67,7 +74,7 @@ def made(request: pytest.FixtureRequest, name_bounds: NameBounds | None) -> Rela
             client.flushall()
         options = {
             "queues": RedisQueues(redis.client(), name_bounds),
-            "name_store": RedisNames(redis.client(), grace=1.5),
+            "name_store": RedisNames(redis.client(), grace=grace),
             "fast": request.param == "fast",
         }
     return relay(TWINS, names={"pinned": 5}, **options)
@@ -320,7 +327,9 @@ def test_who_has_joined_is_told(caller: Client, workers: list[Worker]) -> None:
     assert presence.since == presence.workers[0].since <= presence.workers[2].since
     workers[0].client.leave("billing", timeout=WAIT)
     workers[1].client.close()
-    assert [each.session for each in caller.who("billing", timeout=WAIT).workers] == ["c"]
+    wait_for_value(
+        lambda: [each.session for each in caller.who("billing", timeout=WAIT).workers], ["c"]
+    )
 
 
 def test_a_name_that_nobody_has_joined_fails_at_once(caller: Client) -> None:
@@ -345,6 +354,7 @@ def test_calls_wait_for_a_worker_that_comes_again(
     assert future.result(WAIT) == "late"
 
 
+@pytest.mark.parametrize("grace", [CONNECTS])
 def test_calls_fail_when_no_worker_comes_again(caller: Client, workers: list[Worker]) -> None:
     for each in workers:
         each.client.close()
@@ -376,6 +386,7 @@ def test_a_name_belongs_to_the_twin_that_joined_first(
     assert "x" not in {caller.call("billing", "who", n, timeout=WAIT) for n in range(6)}
 
 
+@pytest.mark.parametrize("grace", [CONNECTS])
 def test_a_name_passes_to_another_twin_after_the_grace(
     caller: Client, workers: list[Worker], twin: Made
 ) -> None:

@@ -138,7 +138,7 @@ def test_echoes_that_fail_say_why(network: tuple[str, ...]) -> None:
     done = run_here(*asking, "--to", "9")
     assert (done.returncode, done.stdout) == (1, b"0 of 1 echoes from 9\n")
     assert b"unknown twin id '9'" in done.stderr
-    done = run_here(*asking, "--to", "3", "--timeout", "0.5", "--json")  # which is not connected
+    done = run_here(*asking, "--to", "3", "--timeout", "2", "--json")  # which is not connected
     assert (done.returncode, json.loads(done.stdout)["milliseconds"]) == (1, [None])
     assert b"timed out waiting for the answer to 'echo'" in done.stderr
 

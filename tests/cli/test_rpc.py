@@ -682,7 +682,8 @@ def test_an_address_of_http_that_gives_no_schema_is_refused_in_a_sentence(
 ) -> None:
     def refused(answer: bytes, *, ends: bool = True) -> str:
         with answering(answer, ends=ends) as url:
-            done = run("codegen", f"http{url.removeprefix('ws')}", "--timeout", "0.5")
+            timeout = str(WAIT if ends else 0.5)
+            done = run("codegen", f"http{url.removeprefix('ws')}", "--timeout", timeout)
         assert (done.status, done.out) == (1, "")
         assert done.err.count("\n") == 1
         return done.err

@@ -192,11 +192,11 @@ def test_cat_gives_up_a_silent_stream_in_time() -> None:
 def test_cat_is_not_idle_while_it_sends(tmp_path: Path) -> None:
     process_input, ours = os.pipe()
     with served("--sink") as url:
-        process = subprocess.Popen(command("cat", "--timeout", "0.8", url), stdin=process_input)
+        process = subprocess.Popen(command("cat", "--timeout", "2", url), stdin=process_input)
         os.close(process_input)
         for _ in range(4):
             os.write(ours, b"x")
-            threading.Event().wait(0.3)  # real time: what is tested is a timeout
+            threading.Event().wait(0.6)  # real time, together more than the timeout
         os.close(ours)
         assert process.wait(PATIENCE) == 0
 

@@ -23,7 +23,7 @@ from wsmux.runtime import unix_sockets
 
 from ..helpers.cluster_nodes import LEASE, start_node
 from ..helpers.redis_server import RedisServer
-from ..helpers.timeouts import WAIT
+from ..helpers.timeouts import CONNECTS, WAIT
 from ..helpers.waiting import wait_for_value
 from .conftest import Pairs
 
@@ -403,7 +403,7 @@ def test_a_node_that_stands_still_is_given_up_in_time(server: RedisServer, names
             stat = Path(f"/proc/{process.pid}/stat")
             wait_for_value(lambda: stat.read_text().rpartition(")")[2].split()[0], "T")
             with pytest.raises(Unreachable, match="gave no answer"):
-                cluster.open_stream("user:1", timeout=0.2)
+                cluster.open_stream("user:1", timeout=CONNECTS)
             process.send_signal(signal.SIGCONT)
             assert asked(cluster, "user:1") == b"ping"
         finally:

@@ -18,6 +18,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.endpoints import acceptor
 from wsmux.endpoints.acceptor import DRAIN, Acceptor, listen, listen_unix
+from wsmux.runtime import logs
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import borrow, give_back
 
@@ -27,6 +28,7 @@ from ..helpers.interrupts import interrupted_at
 from ..helpers.raw_peer import RawPeer, request
 from ..helpers.request_heads import descriptors, dial, serving, uncaught
 from ..helpers.scripted import WAIT
+from ..helpers.timeouts import CONNECTS
 from ..helpers.waiting import threads_of, wait_for
 
 IDLE = wsmux.Connection.wait_closed
@@ -182,7 +184,7 @@ def test_a_port_where_somebody_listens_is_not_shared_unasked() -> None:
 
 
 def test_a_slow_client_holds_up_nobody() -> None:
-    config = wsmux.Config(handshake_timeout=1.5)
+    config = wsmux.Config(handshake_timeout=CONNECTS)
     with wsmux.serve(IDLE, config=config) as server:
         with socket.create_connection((server.host, server.port), timeout=WAIT) as slow:
             slow.sendall(b"GET / HTTP/1.1\r\n")
@@ -307,6 +309,7 @@ def test_an_error_that_nobody_foresaw_closes_the_socket_and_is_one_line(
     name: str,
     secure: bool,
 ) -> None:
+    monkeypatch.setattr(logs, "PAUSE", WAIT)
     monkeypatch.setattr(acceptor, name, odd)
     seen = uncaught(monkeypatch)
     with serving(ssl_context=certificates.server if secure else None) as server:
@@ -324,7 +327,7 @@ def test_an_error_that_nobody_foresaw_closes_the_socket_and_is_one_line(
         wait_for(lambda: not threads_of(server))
         assert descriptors() == before
     errors = [record for record in caplog.records if record.levelno > logging.INFO]
-    assert len(errors) == 1, "one line a second"
+    assert len(errors) == 1
     text = errors[0].getMessage()
     assert text.isprintable()
     assert "Odd: not" in text

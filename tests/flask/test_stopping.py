@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -15,7 +14,7 @@ from wsmux import rpc
 from wsmux.rpc.errors import UNEXPECTED_DISCONNECT
 
 from ..helpers.commands import PATIENCE
-from ..helpers.drained_server import GRACE, drained
+from ..helpers.drained_server import drained
 from ..helpers.raw_peer import WAIT
 
 OTHER_SERVERS = [pytest.param(kind, marks=pytest.mark.long) for kind in ("gevent", "werkzeug")]
@@ -51,10 +50,8 @@ def test_a_stop_ends_sessions_and_disposes_of_states(kind: str, number: signal.S
         rpc.connect(f"{url}river", options=rpc.Options(session_disconnect_grace=0.1)) as client,
     ):
         call, _ = hanging(client)
-        start = time.monotonic()
         process.send_signal(number)
         process.wait(PATIENCE)
-        assert time.monotonic() - start < GRACE - 1
         assert lost(call)
         assert told(process) == TOLD
 

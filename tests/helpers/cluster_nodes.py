@@ -13,8 +13,8 @@ from .waiting import wait_for
 
 __all__ = ["LEASE", "asked", "of", "start_node"]
 
-# Seconds of a lease: so short that a test can wait for its end.
-LEASE = 1.0
+# Seconds of a lease: so short that a test can wait for its end, but a busy machine renews it.
+LEASE = 2.0
 
 # A node with a client of its own, whose names are arguments, that answers each stream.
 NODE = """

@@ -102,11 +102,12 @@ def soak(redis: RedisServer, folder: Path, tell: Tell, clients: int, seconds: fl
         counting.join(WAIT)
         assert not asking.is_alive()
         tell(f"{dict(world.done)}; {dict(seen.done)}")
-        told = [f"latest call {seen.latest:.2f} s beyond its limit"]
-        for what, values in (("open", seen.opened), ("/health", health.seconds)):
+        late, what = seen.latest
+        told = [f"the latest, {what}: {late:.2f} s beyond its limit"]
+        for name, values in (("open", seen.opened), ("/health", health.seconds)):
             if values:
                 p50, p99 = (1000 * per_cent(values, each) for each in (50, 99))
-                told.append(f"{what} of {len(values)}: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+                told.append(f"{name} of {len(values)}: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
         tell("; ".join(told))
         assert seen.wrong == []
         check_settled(crowd, cluster)

@@ -17,6 +17,7 @@ import pytest
 
 import wsmux
 from wsmux.protocols import native
+from wsmux.transport import message_transport
 
 from ..helpers.carriers import IN_PROCESS, Carrier, Ends
 from ..helpers.connections import Spawn
@@ -29,9 +30,6 @@ from ..helpers.waiting import polls, wait_for, wait_for_reader, wait_for_writer
 from ..helpers.wires import NAMES, wire_of
 
 WINDOW = wsmux.Config().receive_window
-
-# Far above what closing takes, far below the second that a lost answer costs.
-AT_ONCE = 0.5
 
 
 def ended(call: Callable[[], object]) -> wsmux.ConnectionClosed:
@@ -164,17 +162,20 @@ def test_close_never_waits_longer_than_told(protocol: str) -> None:
         connection = wsmux.from_socket(ours, role="client", protocol=protocol)
         start = time.monotonic()
         connection.close(timeout=0.05)
-        assert 0.05 <= time.monotonic() - start < AT_ONCE
+        assert 0.05 <= time.monotonic() - start < WAIT / 2
         assert connection.wait_closed(0)
 
 
 @pytest.mark.parametrize("carrier", [c for c in IN_PROCESS if c.answers_a_close], ids=str)
-def test_a_close_that_another_thread_sends_ends_the_connection_at_once(ends: Ends) -> None:
+def test_a_close_that_another_thread_sends_ends_the_connection_at_once(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_transport, "LINGER", WAIT)
     with send_lock_of(ends.server):  # as a writer that is sending just now
         ends.client.begin_close()
         wait_for(lambda: ends.server.closed and polls(ends.server))
     multiplexer_of(ends.server).flush()
-    assert ends.server.wait_closed(AT_ONCE)
+    assert ends.server.wait_closed(WAIT / 2)
 
 
 @pytest.mark.parametrize("protocol", NAMES)
@@ -217,7 +218,7 @@ def test_js_ws_closes_a_connection_when_its_last_stream_is_acknowledged(
 
 
 def test_js_ws_answers_end_without_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "JS_WS_CLOSE_DELAY", 2.0)
+    monkeypatch.setattr(native, "JS_WS_CLOSE_DELAY", WAIT)
     client, server = wsmux.pair(protocol="js-ws")
     with client, server:
         near, far = open_pair(client, server)
@@ -225,7 +226,7 @@ def test_js_ws_answers_end_without_a_delay(monkeypatch: pytest.MonkeyPatch) -> N
         assert far.read() == b""
         far.write(b"answer")
         far.close_write()
-        near.timeout = AT_ONCE
+        near.timeout = WAIT / 2
         try:
             assert near.read() == b"answer"
         finally:

@@ -58,7 +58,7 @@ def test_what_came_before_a_stream_was_accepted_is_read_late(join_ends: Join, si
 def test_what_is_early_on_a_stream_that_nobody_accepts_harms_no_other(
     join_ends: Join, sides: Sides
 ) -> None:
-    opener, accepter = acquainted(join_ends, sides, open_timeout=0.01)
+    opener, accepter = acquainted(join_ends, sides, open_timeout=0.5)
     for _ in range(3):
         stream = opener.open_stream(WAIT)
         stream.write(bytes(SMALLEST_WINDOW))

@@ -336,10 +336,10 @@ def test_an_idle_connection_is_closed(join_ends: Join, carrier: Carrier) -> None
 
 
 def test_a_connection_with_a_stream_is_not_idle(join_ends: Join, carrier: Carrier) -> None:
-    ends = limited(join_ends, idle_timeout=0.5)
+    ends = limited(join_ends, idle_timeout=1.0)
     near, far = open_pair(*ends)
     with pytest.raises(TimeoutError):
-        ends.client.accept_stream(timeout=0.7)
+        ends.client.accept_stream(timeout=1.3)
     near.close()
     far.close()
     check_idle_end(ends, carrier)
@@ -370,7 +370,7 @@ def test_a_frozen_peer_that_reads_nothing_is_found_by_a_blocked_writer(
     protocol: str, spawn: Spawn
 ) -> None:
     ours, theirs = socket.socketpair()
-    config = wsmux.Config(ping_interval=0.3, ping_timeout=0.3, close_timeout=0.1)
+    config = wsmux.Config(ping_interval=1.0, ping_timeout=1.0, close_timeout=0.1)
     generous = wsmux.Config(receive_window=2**24)
     with PurePeer(theirs, protocol, config=generous) as peer:
         connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=config)

@@ -137,7 +137,7 @@ def test_yamux_opens_and_writes_without_waiting_for_an_answer() -> None:
 
 def test_yamux_resets_a_closed_stream_whose_peer_goes_on() -> None:
     """There is no word for reading no further, so the peer is given a time to end its half."""
-    with yamux("client", close_timeout=0.05) as (connection, peer):
+    with yamux("client", close_timeout=1.0) as (connection, peer):
         with connection.open_stream() as stream:
             assert frame(peer)[0] == of("0001 0001 00000001 00000000")
             peer.sendall(of("0000 0002 00000001 00000005") + b"hello")

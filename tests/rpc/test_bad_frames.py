@@ -18,6 +18,7 @@ from ..helpers.inside import engine_of, on_poll
 from ..helpers.raw_peer import BINARY, CLOSE_FRAME, CONTINUATION, PING, PONG, TEXT
 from ..helpers.rpc.raw_river import RawRiver
 from ..helpers.rpc.standing_server import CALM, Stand, no_exceptions, stand
+from ..helpers.timeouts import CONNECTS
 from ..helpers.waiting import threads_of, wait_for
 
 SMALL = 16 * 1024
@@ -181,7 +182,8 @@ def test_a_connection_that_waits_for_its_end_rests(
     polls: list[MessageTransport] = []
     on_poll(monkeypatch, polls.append)
     monkeypatch.setattr("wsmux.rpc.engine.dial.CLOSE_TIMEOUT", 0.2)
-    hasty = rpc.Options(heartbeat_interval=0.05, handshake_timeout=0.1)
+    time = CONNECTS if first == "handshake" else 0.1
+    hasty = rpc.Options(heartbeat_interval=0.05, handshake_timeout=time)
     options = hasty if then == "silence" else rpc.Options()
     with (
         rpc.serve([], codec="json", options=options) as server,

@@ -237,7 +237,7 @@ def test_a_mismatch_of_a_session_that_went_on_begins_one_anew(carrier: tuple[str
 @pytest.mark.parametrize("how", ["close", "reset", "silence", "half"])
 @pytest.mark.parametrize("carrier", CARRIERS, ids=carrier_name)
 def test_no_answer_is_tried_again(carrier: tuple[str, bool], how: str) -> None:
-    options = replace(OPTIONS, handshake_timeout=0.1) if how in ("silence", "half") else OPTIONS
+    options = replace(OPTIONS, handshake_timeout=1.0) if how in ("silence", "half") else OPTIONS
     with scene(carrier, options) as made:
         call, peer, session = called(made)
         with peer:

@@ -379,7 +379,7 @@ def test_a_client_without_a_server_fails_after_the_grace() -> None:
 
 
 def test_the_end_of_the_grace_tells_what_went_wrong() -> None:
-    options = rpc.Options(session_disconnect_grace=0.1)
+    options = rpc.Options(session_disconnect_grace=2.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         rpc.connect(f"ws://127.0.0.1:{taken.getsockname()[1]}", options=options) as client,
@@ -431,7 +431,7 @@ def test_waiting_in_vain_for_a_server_that_speaks_something_else_says_why() -> N
         rpc.connect(server.url) as client,
         pytest.raises(TimeoutError, match="attempts continue: the handshake was not answered"),
     ):
-        client.wait_connected(timeout=0.5)
+        client.wait_connected(timeout=CONNECTS)
 
 
 @pytest.mark.parametrize(

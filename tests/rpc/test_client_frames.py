@@ -35,6 +35,7 @@ def scripted(codec: str, **connecting: Any) -> Iterator[Script]:
         rpc.connect(server.url, codec=codec, options=PATIENT, eager=True, **connecting) as client,
         server.attached() as raw,
     ):
+        client.wait_connected(WAIT)
         yield Script(client, raw)
 
 
@@ -219,7 +220,7 @@ def test_an_error_of_any_code_reaches_the_caller(script: Script) -> None:
 def test_an_rpc_out_of_time_is_cancelled_in_one_message(script: Script) -> None:
     client, raw = script
     with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(client.rpc, "test", "hangs", None, 0.05)
+        answered = pool.submit(client.rpc, "test", "hangs", None, 1.0)
         stream = opened(raw, "hangs", CLOSED)
         check_cancelled(raw, stream, 1)
         with pytest.raises(TimeoutError):

@@ -78,7 +78,7 @@ def test_a_server_answers_a_python_client_as_captured(monkeypatch: pytest.Monkey
 @both_codecs
 def test_a_server_beats_as_captured(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frames = captured(codec, "heartbeat")
-    often = rpc.Options(heartbeat_interval=0.05, heartbeats_until_dead=1000)
+    often = rpc.Options(heartbeat_interval=1.0, heartbeats_until_dead=1000)
     with serve(monkeypatch, frames, options=often) as ours:
         for frame in frames:
             ours.replay(frame)

@@ -37,6 +37,8 @@ def test_a_server_lists_its_sessions(held: Held) -> None:
         assert held.part is not None
         waits = second.submit("test", "same", 3, WAIT)
         wait_for(lambda: server.handler.list_sessions()[1].waiting_calls == 1)
+        # A worker is let go after the answer.
+        wait_for(lambda: server.handler.list_sessions()[0].handlers == 0)
         idle, busy = server.handler.list_sessions()
         assert (idle.client_id, idle.calls, idle.handlers, idle.waiting_calls) == ("first", 0, 0, 0)
         assert (busy.client_id, busy.calls, busy.handlers) == ("second", 2, 1)

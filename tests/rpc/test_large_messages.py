@@ -348,6 +348,7 @@ class TestAtAClient:
             assert {first[0], second[0]} == {"invalid_message"}
             assert f"{READ + 1} bytes is above the limit of {READ}" in first[1]
             assert f"raise Options.max_size at both ends, which is {SMALL} here" in second[1]
+            wait_for(lambda: logged(caplog))  # whoever waits is told first
             (line,) = logged(caplog)
             assert line == f"the session of client '{client.client_id}' has ended: {second[1]}"
             check_goes_on(client, server)
@@ -378,6 +379,7 @@ def test_a_peer_that_refuses_the_same_message_twice_ends_the_session(
         with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT: this side sent a mes"):
             call.result(WAIT)
         assert [kind for kind, _ in told.first(2)] == ["message_send_failure"] * 2
+        wait_for(lambda: logged(caplog))
         (line,) = logged(caplog)
         assert "for the second time in a row: too long for me" in line
         check_goes_on(client, server)

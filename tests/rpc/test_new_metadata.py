@@ -16,6 +16,7 @@ from wsmux.rpc.wire.handshake import REHANDSHAKE_STREAM
 
 from ..helpers.inside import client_engine_of
 from ..helpers.rpc.procedures import WAIT
+from ..helpers.timeouts import CONNECTS
 from ..helpers.waiting import wait_for
 
 Told = list[tuple[Any, ...]]
@@ -135,7 +136,7 @@ def test_no_answer_in_time_ends_the_session() -> None:
         go.wait(WAIT)
         return "late"
 
-    options = rpc.Options(handshake_timeout=0.5)
+    options = rpc.Options(handshake_timeout=CONNECTS)
     with joined(metadata, options=options) as (server, client, told):
         with client.subscribe("me", "names", None, WAIT) as names:
             assert names.read() == "first"
@@ -200,7 +201,7 @@ def test_refused_metadata_end_the_session(serving: dict[str, Any], text: str) ->
             server.handler.request_handshake("c")
             with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
                 names.read()
-        assert ("handshake_failed", text) in told
+        wait_for(lambda: ("handshake_failed", text) in told)
 
 
 def send(client: rpc.Client, payload: Any) -> None:

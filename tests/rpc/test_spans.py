@@ -16,6 +16,7 @@ from wsmux.rpc.engine.call_spans import MAX_STATE
 from wsmux.rpc.engine.server_calls import ServerCall
 from wsmux.rpc.errors import UNEXPECTED_DISCONNECT
 
+from ..helpers.inside import end_time_of
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.traced import Traced
 from ..helpers.waiting import wait_for
@@ -227,8 +228,12 @@ def test_an_error_within_a_stream_is_noted(traced: Traced, client: rpc.Client) -
 
 
 def test_a_call_out_of_time_has_failed(traced: Traced, client: rpc.Client, gate: Gate) -> None:
-    with traced.span(), pytest.raises(TimeoutError):
-        client.rpc("test", "hangs", None, 1.0)
+    with traced.span():
+        call = client.submit("test", "hangs", None, WAIT)
+        assert gate.entered.wait(WAIT)
+        end_time_of(call)
+        with pytest.raises(TimeoutError):
+            call.result()
     ours, _ = traced.of("hangs")
     assert errors_of(ours) == [("TimeoutError", None)]
 

@@ -77,8 +77,8 @@ class TestCarrierThatIsThereOnce:
 # A connection comes again at once, and silence is no reason to leave it.
 OPTIONS: dict[str, Any] = {
     "heartbeat_interval": 3 * WAIT,
-    "connection_timeout": 0.3,
-    "handshake_timeout": 0.3,
+    "connection_timeout": CONNECTS,
+    "handshake_timeout": CONNECTS,
     "backoff_base": 0.002,
     "backoff_jitter": 0.002,
     "backoff_max": 0.02,
@@ -281,8 +281,10 @@ class TestClientThatLostItsState:
         old.close(timeout=0)  # nobody answers its Close
         pending.check_callers("the client was closed")
 
-    @pytest.mark.usefixtures("prompt")
-    def test_of_two_that_live_the_first_one_stays(self, world: World) -> None:
+    def test_of_two_that_live_the_first_one_stays(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("wsmux.rpc.session.session.PROOF_TIME", WAIT)
         witness = world.serve()
         first = world.connect("name")
         pending = Pending(first, witness, world.pool)
@@ -322,7 +324,7 @@ class TestGrace:
 
     def test_it_elapses_while_the_server_accepts_and_says_nothing(self, world: World) -> None:
         witness = world.serve(session_disconnect_grace=0.5)
-        client = world.connect(session_disconnect_grace=CONNECTS, connection_timeout=0.2)
+        client = world.connect(session_disconnect_grace=CONNECTS, connection_timeout=1.0)
         pending = Pending(client, witness, world.pool)
         world.relay.mute = True
         world.relay.cut_all()

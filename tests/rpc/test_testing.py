@@ -15,6 +15,7 @@ from wsmux import rpc
 from wsmux.rpc import testing
 
 from ..helpers.rpc.procedures import WAIT
+from ..helpers.timeouts import CONNECTS
 
 service = rpc.Service("kit", state=lambda context: {"made for": context})
 ended: list[str] = []
@@ -157,7 +158,7 @@ class TestLink:
             monkeypatch.undo()
 
     def test_a_link_that_is_held_ends_the_session_after_its_grace(self) -> None:
-        options = rpc.Options(session_disconnect_grace=0.1)
+        options = rpc.Options(session_disconnect_grace=CONNECTS)
         with testing.linked([service], {"options": options}, options=options) as link:
             stream = link.client.stream("kit", "echo", None, WAIT)
             stream.write(1)
@@ -222,7 +223,7 @@ class TestTarget:
     @pytest.mark.parametrize("made", ["socket", None])
     def test_what_is_no_socket_fails_the_attempt(self, made: Any) -> None:
         told: list[tuple[Any, ...]] = []
-        options = rpc.Options(session_disconnect_grace=0.2, backoff_base=0.01, backoff_jitter=0)
+        options = rpc.Options(session_disconnect_grace=2.0, backoff_base=0.01, backoff_jitter=0)
         with (
             rpc.connect(
                 lambda: made, options=options, on_protocol_error=lambda *what: told.append(what)
@@ -235,7 +236,7 @@ class TestTarget:
         def make() -> socket.socket:
             raise LookupError("nowhere")
 
-        options = rpc.Options(session_disconnect_grace=0.2)
+        options = rpc.Options(session_disconnect_grace=2.0)
         began = time.monotonic()
         with (
             rpc.connect(make, options=options) as client,

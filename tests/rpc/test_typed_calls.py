@@ -41,6 +41,7 @@ def files(gate: Gate) -> rpc.Service:
     @service.upload(request=NAMED, response=COUNTED)
     def add(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> dict[str, int]:
         ctx.defer(gate.over.set)
+        gate.entered.set()
         count = len(list(requests))
         if init == "slow":
             ctx.ended.wait(WAIT)
@@ -49,6 +50,7 @@ def files(gate: Gate) -> rpc.Service:
     @service.stream(request=NAMED, response=NAMED)
     def echo(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> Iterator[dict[str, str]]:
         ctx.defer(gate.over.set)
+        gate.entered.set()
         yield from requests
 
     @service.rpc(errors=ERRORS)
@@ -138,6 +140,7 @@ def test_an_upload_is_written_and_finished_within_a_time(module: ModuleType, cal
 
 def test_an_upload_that_is_not_answered_in_time_is_cancelled(called: Any, gate: Gate) -> None:
     upload = called.add("slow")
+    assert gate.entered.wait(WAIT)  # a call that is over before begins no handler
     with pytest.raises(TimeoutError, match="did not answer in time; it was cancelled"):
         upload.finish(0.01)
     assert gate.over.wait(WAIT)
@@ -145,6 +148,7 @@ def test_an_upload_that_is_not_answered_in_time_is_cancelled(called: Any, gate: 
 
 def test_an_upload_is_cancelled(called: Any, gate: Gate) -> None:
     upload = called.add(None)
+    assert gate.entered.wait(WAIT)
     upload.cancel("enough")
     with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
         upload.finish(WAIT)
@@ -163,7 +167,8 @@ def test_a_stream_is_written_and_read_in_turns(module: ModuleType, called: Any) 
 
 def test_a_stream_that_is_left_is_cancelled(called: Any, gate: Gate) -> None:
     with called.echo(None) as talk:
-        assert gate.over.is_set() is False
+        assert gate.entered.wait(WAIT)
+        assert not gate.over.is_set()
     assert gate.over.wait(WAIT)
     with pytest.raises(rpc.RiverError, match="CANCEL"):
         talk.read(WAIT)

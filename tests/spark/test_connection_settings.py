@@ -375,11 +375,11 @@ def test_a_server_that_stays_away_is_given_up_before_an_attempt_ends() -> None:
         wsmux.serve(stream_handler=mirror, resume=True) as server,
         FaultProxy(server.port) as proxy,
     ):
-        link = connection(proxy.url, connect_timeout=1.0, retry_backoff=0, retries=0).link()
+        link = connection(proxy.url, connect_timeout=2.0, retry_backoff=0, retries=0).link()
         stream = link.open_stream()
         proxy.refusing = True
         proxy.reset()
-        with pytest.raises(wsmux.ResumeLost, match="no connection for 0.5 s"):
+        with pytest.raises(wsmux.ResumeLost, match="no connection for 1 s"):
             stream.read(1)
         with pytest.raises(SparkError, match="NO_CONNECTION"):
             link.open_stream("any")
@@ -395,22 +395,22 @@ def test_nobody_there_is_tried_again_and_then_told() -> None:
         time.sleep(seconds)
 
     recipe = connection(
-        "ws://127.0.0.1:1/?key=hidden", connect_timeout=0.4, retries=1, retry_backoff=0.05
+        "ws://127.0.0.1:1/?key=hidden", connect_timeout=2.0, retries=1, retry_backoff=0.05
     )
     start = time.monotonic()
     with pytest.raises(SparkError, match=r"NO_CONNECTION.*url=ws://127.0.0.1:1/") as caught:
         Link(recipe, pause).open_stream("tail")
-    assert time.monotonic() - start > 2 * 0.3
+    assert time.monotonic() - start > 2 * 1.5
     assert 0.025 <= pauses[0] <= 0.05 <= pauses[1] <= 0.1
-    assert max(pauses) <= 0.1
+    assert max(pauses) <= 0.5
     assert "refused" in str(caught.value)
     assert "hidden" not in str(caught.value)
 
 
 def test_an_attempt_without_time_hides_no_error_of_the_one_before() -> None:
-    recipe = connection("ws://127.0.0.1:1", connect_timeout=0.2, retries=0, retry_backoff=0.01)
+    recipe = connection("ws://127.0.0.1:1", connect_timeout=1.0, retries=0, retry_backoff=0.01)
     with pytest.raises(SparkError, match="NO_CONNECTION.*refused"):
-        Link(recipe, lambda seconds: time.sleep(0.3)).open_stream("tail")
+        Link(recipe, lambda seconds: time.sleep(1.1)).open_stream("tail")
 
 
 @pytest.mark.parametrize("retry_backoff", [0, 0.01])
@@ -457,7 +457,7 @@ def test_who_waits_for_another_thread_to_connect_has_its_own_time() -> None:
         return TOKEN
 
     with wsmux.serve(lambda c: c.wait_closed()) as server:
-        recipe = connection(server.url, token=token, retries=0, connect_timeout=0.2)
+        recipe = connection(server.url, token=token, retries=0, connect_timeout=2.0)
         holding = threading.Thread(target=recipe.streams)
         holding.start()
         try:

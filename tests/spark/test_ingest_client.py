@@ -528,7 +528,7 @@ def test_a_server_that_is_not_there(server: DataServer) -> None:
 
 def test_a_server_that_goes_for_good_is_told(store: Gated) -> None:
     with serve_data(datasets=store) as server:
-        client = opened(server.url, retries=1, connect_timeout=0.1)
+        client = opened(server.url, retries=1, connect_timeout=2.0)
         client.write(row(0))
         client.flush()
     error = failure(lambda: client.wait_durable(client.write(row(1))))

@@ -139,7 +139,7 @@ def test_a_result_of_another_type_names_its_row(spark: Any, server: JobServer) -
 
 def test_nobody_there_fails_the_job_in_words(spark: Any) -> None:
     conn = connection(
-        "ws://127.0.0.1:1/", token="sesame", connect_timeout=0.3, retries=1, retry_backoff=0.01
+        "ws://127.0.0.1:1/", token="sesame", connect_timeout=1.0, retries=1, retry_backoff=0.01
     )
     given = frame(spark, 1)
     call = rpc(conn, "job.many").columns("a", into="c", into_type="string")

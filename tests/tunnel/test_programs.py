@@ -265,7 +265,7 @@ def test_a_stream_is_attached_once(client: wsmux.Connection) -> None:
 def test_a_client_that_opens_no_further_streams_is_given_up(
     client: wsmux.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "HEAD_TIMEOUT", 0.05)
+    monkeypatch.setattr(programs, "HEAD_TIMEOUT", 1.0)
     control = client.open_stream(WAIT)
     token = ask(control, Request("EXEC", "cat"), Deadline(WAIT))
     control.timeout = WAIT

@@ -48,7 +48,7 @@ class Seen:
         self._lock = threading.Lock()
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.latest = 0.0  # seconds beyond the limit of a call, at most
+        self.latest = (0.0, "none")  # seconds beyond the limit of a call, at most, and which
         self.opened: list[float] = []
         self.published: list[tuple[Position, bytes]] = []
 
@@ -62,7 +62,7 @@ class Seen:
 
     def note_late(self, what: str, late: float) -> None:
         with self._lock:
-            self.latest = max(self.latest, late)
+            self.latest = max(self.latest, (late, what))
         if late > SLACK:
             self.note(f"{what} took {late:.1f} s longer than it may")
 

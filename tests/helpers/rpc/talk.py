@@ -32,7 +32,7 @@ QUICK = rpc.Options(
 )
 
 # Nothing is given up.
-PATIENT = replace(QUICK, heartbeat_interval=WAIT)
+PATIENT = replace(QUICK, heartbeat_interval=WAIT, connection_timeout=WAIT, handshake_timeout=WAIT)
 
 TWO_CARRIERS = [("msgpack", True), ("json", False)]
 

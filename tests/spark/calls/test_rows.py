@@ -16,6 +16,7 @@ from wsmux.spark import Procedure, SparkError, connection, rpc
 
 from ...helpers.spark.servers import WAIT, Seen, calls_at, offered
 from ...helpers.tables import each_case
+from ...helpers.timeouts import CONNECTS
 from ...helpers.waiting import wait_for
 
 
@@ -163,7 +164,7 @@ def test_a_call_that_takes_too_long_is_tried_again_and_then_told(
 def test_rows_that_take_too_long_are_results_if_that_is_wished(
     server: RpcServer, seen: Seen
 ) -> None:
-    call = procedure(server, "slow").rows(timeout=1.0, retries=0, on_error="result")
+    call = procedure(server, "slow").rows(timeout=CONNECTS, retries=0, on_error="result")
     slow, quick = call([1, 0])
     assert slow.error.code == "TIMEOUT"
     assert quick == Ok(0)

@@ -15,6 +15,7 @@ from wsmux.spark.source.offset_feed import OffsetFeed
 from wsmux.spark.store.base import Heads
 
 from ...helpers.spark.clients import WAIT
+from ...helpers.timeouts import CONNECTS
 from ...helpers.waiting import wait_for
 
 NO_TOPIC = rpc.ErrorSchema("NO_TOPIC")
@@ -75,7 +76,7 @@ def topics() -> Iterator[Topics]:
 
 
 def quick(url: str, call_timeout: float = WAIT) -> Any:
-    return connection(url, connect_timeout=0.5, call_timeout=call_timeout, retry_backoff=0.01)
+    return connection(url, connect_timeout=CONNECTS, call_timeout=call_timeout, retry_backoff=0.01)
 
 
 def heads(latest: int) -> Heads:
@@ -110,7 +111,7 @@ def test_a_server_that_comes_again_is_followed(topics: Topics) -> None:
 
 
 def test_a_server_that_stays_away_is_an_error_until_it_is_there(topics: Topics) -> None:
-    feed = OffsetFeed(quick(topics.url, call_timeout=1.0), "t")
+    feed = OffsetFeed(quick(topics.url, call_timeout=2 * CONNECTS), "t")
     assert feed.latest() == heads(0)
     topics.stop()
 
