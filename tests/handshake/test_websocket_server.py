@@ -20,6 +20,7 @@ from ..helpers.raw_peer import (
     WAIT,
     Frame,
     RawPeer,
+    close_payload,
     message,
     raw_client,
     read_head,
@@ -505,16 +506,18 @@ def test_lack_of_descriptors_or_threads_ends_one_connection_quietly(
     monkeypatch.setattr(threading, "excepthook", lambda args: uncaught.append(repr(args.exc_value)))
     client = dial(server)
     wait_for(lambda: threads_of(server) == 1)
+    told = b""
     if lacking == "descriptor":
         monkeypatch.setattr(os, "eventfd", no_descriptor)
     else:
         monkeypatch.setattr(threading.Thread, "start", no_thread)
+        told = close_payload(1001, b"no thread is left for the connection")
     with RawPeer(client, masks=True) as peer:
         peer.send(request(address(server)))
         first, _ = read_head(peer.sock)
         assert first.startswith("HTTP/1.1 101 ")
         wait_for(lambda: not threads_of(server))
         assert not uncaught
-        assert peer.recv_to_end() == b""
+        assert peer.recv_to_end()[2:] == told
     monkeypatch.undo()
     check_alive(server)
