@@ -333,7 +333,8 @@ def test_a_river_route_made_before_a_fork_says_so_in_the_child() -> None:
 def test_werkzeug_has_no_thread_to_take_back(
     detach: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_process", module._Process())
+    process = module._Process()
+    monkeypatch.setattr(module, "_process", process)
     app = Flask("app")
     mux = Mux(app)
 
@@ -350,6 +351,7 @@ def test_werkzeug_has_no_thread_to_take_back(
                 told = stream.read().decode()
                 assert told.startswith("/room ")
                 assert "process_request_thread" in told
+        wait_for(lambda: not process.held)  # a later end would count for the real one
     assert caplog.text.count("Werkzeug gives each request a thread of its own") == detach
 
 
