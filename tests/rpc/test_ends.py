@@ -85,6 +85,96 @@ def test_an_upload_is_over_when_the_client_has_ended_too(client: rpc.Client, hel
         held.part.lasts()
 
 
+class TestRequestsAfterTheHandler:
+    """Nobody reads them: they are dropped, and harm nobody."""
+
+    @pytest.fixture
+    def client(self) -> Iterator[rpc.Client]:
+        self.returned = threading.Event()
+        service = rpc.Service("test")
+        service.rpc(name="same")(lambda ctx, init: init)
+
+        @service.upload(request={"type": "number"})
+        def upload(ctx: rpc.Context, init: object, requests: rpc.Readable[int]) -> int:
+            return 1
+
+        @service.stream(request={"type": "number"})
+        def stream(
+            ctx: rpc.Context,
+            init: object,
+            requests: rpc.Readable[int],
+            responses: rpc.Writable[int],
+        ) -> None:
+            responses.write(1)
+
+        @service.stream(request={"type": "number"})
+        def generates(ctx: rpc.Context, init: object, requests: rpc.Readable[int]) -> Iterator[int]:
+            yield 1
+
+        @service.stream(request={"type": "number"})
+        def reads_on(
+            ctx: rpc.Context,
+            init: object,
+            requests: rpc.Readable[int],
+            responses: rpc.Writable[int],
+        ) -> None:
+            responses.close()
+            self.sum = sum(requests)
+            self.returned.set()
+
+        options = rpc.Options(unread_messages=3)
+        with (
+            rpc.serve([service], options=options) as self.server,
+            rpc.connect(self.server.url) as client,
+        ):
+            yield client
+
+    def check_held(self) -> None:
+        (info,) = self.server.handler.list_sessions()
+        assert (info.calls, info.unread_bytes) == (1, 0)
+
+    def test_an_upload_has_its_result(self, client: rpc.Client) -> None:
+        with client.upload("test", "upload", None, WAIT) as upload:
+            wait_for(lambda: call_of(upload).reader.ended)  # it has been answered
+            for number in range(10):
+                upload.write(number)
+            assert client.rpc("test", "same", 1, WAIT) == 1  # the server has had them by now
+            self.check_held()
+            assert upload.finish() == 1
+        wait_for(lambda: calls_of(self.server.handler) == 0)
+
+    @pytest.mark.parametrize("name", ["stream", "generates"])
+    def test_a_stream_has_its_responses(self, name: str, client: rpc.Client) -> None:
+        with client.stream("test", name, None, WAIT) as stream:
+            assert list(stream) == [1]
+            for number in range(10):
+                stream.write(number)
+            assert client.rpc("test", "same", 1, WAIT) == 1  # the server has had them by now
+            self.check_held()
+            stream.write(10)
+            stream.close_write()
+        wait_for(lambda: calls_of(self.server.handler) == 0)
+
+    def test_what_is_wrong_with_them_does_not_matter(self, client: rpc.Client) -> None:
+        with client.upload("test", "upload", None, WAIT) as upload:
+            wait_for(lambda: call_of(upload).reader.ended)
+            upload.write("no number")
+            assert client.rpc("test", "same", 1, WAIT) == 1
+            upload.write(1)
+            assert upload.finish() == 1
+
+    def test_a_handler_that_has_sent_its_last_response_may_read_on(
+        self, client: rpc.Client
+    ) -> None:
+        with client.stream("test", "reads_on", None, WAIT) as stream:
+            assert list(stream) == []
+            for number in range(3):
+                stream.write(number)
+            stream.close_write()
+        assert self.returned.wait(WAIT)
+        assert self.sum == 3
+
+
 # The client cancels
 
 

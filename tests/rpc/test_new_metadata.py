@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
+from wsmux.rpc import testing
 from wsmux.rpc.wire.handshake import REHANDSHAKE_STREAM
 
 from ..helpers.inside import client_engine_of
@@ -223,26 +224,98 @@ def test_anything_else_on_that_stream_ends_the_session() -> None:
     assert (kind, text) == ("handshake_failed", "expected a payload of type REHANDSHAKE_RESP")
 
 
-def test_new_metadata_come_one_at_a_time() -> None:
-    """A client cannot keep more than one thread busy with them."""
-    go, entered = threading.Event(), threading.Event()
+class Slowly:
+    """Validate what is new once the test says so.
 
-    def validate(metadata: Any, previous: Any, client_id: str) -> Any:
+    Attributes:
+        seen: what was to be validated, and after what.
+    """
+
+    def __init__(self) -> None:
+        self.go, self.entered = threading.Event(), threading.Event()
+        self.seen: list[tuple[Any, Any]] = []
+
+    def __call__(self, metadata: Any, previous: Any, client_id: str) -> Any:
+        self.seen.append((metadata, previous))
         if previous is not None:
-            entered.set()
-            go.wait(WAIT)
+            self.entered.set()
+            self.go.wait(WAIT)
         return metadata
 
+
+def threads_that_validate() -> int:
+    return sum(thread.name.endswith("-metadata") for thread in threading.enumerate())
+
+
+def test_new_metadata_are_validated_one_at_a_time_and_the_newest_last() -> None:
+    """A client cannot keep more than one thread busy with them, nor have more than one kept."""
+    validate = Slowly()
     with joined(numbered(), validate=validate) as (_, client, told):
         send(client, {"type": "REHANDSHAKE_RESP", "metadata": 7})
-        assert entered.wait(WAIT)
-        send(client, {"type": "REHANDSHAKE_RESP", "metadata": 8})
-        wait_for(lambda: told)
+        assert validate.entered.wait(WAIT)
+        for metadata in (8, 9):
+            send(client, {"type": "REHANDSHAKE_RESP", "metadata": metadata})
+        assert client.rpc("me", "name", None, WAIT) == 1  # it was handled after those
+        assert threads_that_validate() == 1
+        validate.go.set()
+        wait_for(lambda: client.rpc("me", "name", None, WAIT) == 9)
+        assert not told
+    assert validate.seen == [(1, None), (7, 1), (9, 7)]
+
+
+def test_who_has_yet_to_answer_is_not_asked_again() -> None:
+    go = threading.Event()
+    made: list[int] = []
+
+    def metadata() -> int:
+        made.append(len(made) + 1)
+        if len(made) > 1:
+            go.wait(WAIT)
+        return made[-1]
+
+    options = rpc.Options(handshake_timeout=2 * WAIT)
+    with joined(metadata, options=options) as (server, client, told):
+        for _ in range(3):
+            assert server.handler.request_handshake("c")
         go.set()
-    assert told[0] == (
-        "handshake_failed",
-        "new metadata arrived before the previous metadata were validated",
-    )
+        wait_for(lambda: client.rpc("me", "name", None, WAIT) == 2)
+        assert server.handler.request_handshake("c")
+        wait_for(lambda: client.rpc("me", "name", None, WAIT) == 3)
+        assert (made, told) == ([1, 2, 3], [])
+
+
+def test_who_is_asked_again_while_its_answer_is_validated_lives() -> None:
+    validate = Slowly()
+    with joined(numbered(), validate=validate) as (server, client, told):
+        assert server.handler.request_handshake("c")
+        assert validate.entered.wait(WAIT)
+        assert server.handler.request_handshake("c")
+        with client.stream("me", "tells", None, WAIT) as now:
+            for _ in range(20):  # the second answer comes meanwhile, or later
+                now.write(None)
+                assert now.read() == 1
+        validate.go.set()
+        wait_for(lambda: client.rpc("me", "name", None, WAIT) == 3)
+        assert not told
+    assert validate.seen == [(1, None), (2, 1), (3, 2)]
+
+
+def test_an_answer_may_be_validated_for_long() -> None:
+    """It came in time, and what the server does with it is not the client's affair."""
+    told: Told = []
+    validate, clock = Slowly(), testing.Clock()
+    serving = rpc.Serving(validate=validate, on_protocol_error=lambda *t: told.append(t))
+    with testing.linked(
+        [offered()], serving, clock=clock, client_id="c", metadata=numbered()
+    ) as link:
+        assert link.client.rpc("me", "name", None, WAIT) == 1
+        assert link.handler.request_handshake("c")
+        assert validate.entered.wait(WAIT)
+        clock.advance(5 * rpc.Options().handshake_timeout)
+        assert link.client.rpc("me", "name", None, WAIT) == 1
+        validate.go.set()
+        wait_for(lambda: link.client.rpc("me", "name", None, WAIT) == 2)
+    assert not told
 
 
 def test_metadata_outlive_the_session_in_its_handlers() -> None:

@@ -173,6 +173,14 @@ def test_many_keep_their_order_at_the_server(client: rpc.Client) -> None:
     assert [call.result(WAIT) for call in calls] == list(range(500))
 
 
+def test_how_many_are_pending_is_for_the_caller_to_say(server: rpc.RpcServer) -> None:
+    """The server answers the first while it has not got the last."""
+    options = rpc.Options(send_buffer_messages=2)
+    with rpc.connect(server.url, options=options) as client:
+        calls = client.submit_many("test", "same", range(500))
+        assert [call.result(WAIT) for call in calls] == list(range(500))
+
+
 def test_none_at_all_may_be_submitted(client: rpc.Client) -> None:
     assert client.submit_many("test", "same", []) == []
 

@@ -16,10 +16,11 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.transport.message_transport import MessageTransport
 
 from ..helpers.inside import client_engine_of, requests_waiting, writers_waiting
+from ..helpers.raw_peer import CLOSE_FRAME
 from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.noted_calls import Witness
 from ..helpers.rpc.procedures import WAIT, Gate, offered
-from ..helpers.rpc.raw_river import CANCEL, RawRiver, RawServer, cancel, ok
+from ..helpers.rpc.raw_river import ACK, CANCEL, CLOSED, OPEN, RawRiver, RawServer, cancel, ok
 from ..helpers.timeouts import CONNECTS
 from ..helpers.waiting import wait_for
 
@@ -214,6 +215,150 @@ class TestServer:
             again.attach("session")
             assert [again.recv()["payload"] for _ in range(2)] == [ok(3), ok(4)]
             assert peer.recv_end() == 1000
+
+
+MIB = 2**20
+
+
+class TestLargeAnswers:
+    """Calls wait while their session has large answers unacknowledged, and none is lost."""
+
+    # No heartbeat asks for an acknowledgement: what is asked for is because of the bytes alone.
+    OPTIONS = rpc.Options(
+        send_buffer_bytes=4 * MIB, heartbeat_interval=10 * WAIT, session_disconnect_grace=10 * WAIT
+    )
+    WORKERS = 8
+
+    @pytest.fixture
+    def server(self) -> Iterator[rpc.RpcServer]:
+        service = rpc.Service("test")
+        service.rpc(name="large")(lambda ctx, init: "x" * MIB)
+        with rpc.serve(
+            [service], codec="msgpack", workers=self.WORKERS, options=self.OPTIONS
+        ) as server:
+            yield server
+
+    @pytest.fixture
+    def peer(self, server: rpc.RpcServer) -> Iterator[RawRiver]:
+        with RawRiver.dial(server.port, "msgpack", websocket=True) as peer:
+            peer.attach("session")
+            yield peer
+
+    def check_held(self, server: rpc.RpcServer, calls: int) -> None:
+        def held() -> bool:
+            (info,) = server.handler.list_sessions()
+            waiting = info.waiting_calls
+            answered = 4 + self.WORKERS
+            return info.handlers == 0 and info.calls == waiting > max(0, calls - answered - 1)
+
+        wait_for(held)
+        (info,) = server.handler.list_sessions()
+        # What runs when the buffer is full is answered all the same.
+        assert info.unacknowledged_bytes < (4 + self.WORKERS + 1) * MIB
+        assert info.waiting_calls < calls
+
+    def test_they_are_not_piled_up_for_whoever_acknowledges_nothing(
+        self, server: rpc.RpcServer, peer: RawRiver, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level("INFO", "wsmux.rpc"), ThreadPoolExecutor(1) as pool:
+            for number in range(100):
+                peer.open(f"s{number}", "large", None, CLOSED)
+            reading = pool.submit(read_to_the_end, peer)
+            self.check_held(server, 100)
+            assert server.handler.end_session("raw")
+            assert reading.result(WAIT) < 4 + self.WORKERS + 2  # with an ACK
+        assert caplog.text.count("its next calls wait until it does") == 1
+
+    def test_whoever_reads_slowly_and_acknowledges_what_it_is_asked_for_gets_all(
+        self, server: rpc.RpcServer, peer: RawRiver
+    ) -> None:
+        """Clients of other implementations acknowledge in answer to an ACK, and with calls."""
+        for number in range(100):
+            peer.open(f"s{number}", "large", None, CLOSED)
+        self.check_held(server, 100)
+        answers = []
+        while len(answers) < 100:
+            fields = peer.recv_any()
+            peer.ack += 1
+            if fields["controlFlags"] & ACK:
+                heartbeat = {"streamId": "heartbeat", "payload": {"type": "ACK"}}
+                peer.send({"controlFlags": ACK, **heartbeat})
+            else:
+                assert len(fields["payload"]["payload"]) == MIB
+                answers.append(fields["streamId"])
+        assert sorted(answers) == sorted(f"s{number}" for number in range(100))
+        wait_for(lambda: server.handler.list_sessions()[0].calls == 0)
+
+    def test_a_handshake_lets_them_go_on(self, server: rpc.RpcServer, peer: RawRiver) -> None:
+        for number in range(20):
+            peer.open(f"s{number}", "large", None, CLOSED)
+        self.check_held(server, 20)
+        (before,) = server.handler.list_sessions()
+        for _ in range(20 - before.waiting_calls):
+            peer.recv()
+        with RawRiver.dial(server.port, "msgpack", websocket=True) as again:
+            again.seq, again.ack = peer.seq, peer.ack
+            again.attach("session")
+            assert again.recv()["controlFlags"] == CLOSED
+            (after,) = server.handler.list_sessions()
+            assert after.waiting_calls < before.waiting_calls
+
+    def test_they_end_with_their_time_and_their_session(
+        self, server: rpc.RpcServer, peer: RawRiver
+    ) -> None:
+        for number in range(20):
+            peer.open(f"s{number}", "large", None, CLOSED)
+        self.check_held(server, 20)
+        peer.send({"streamId": "s19", "controlFlags": CANCEL, "payload": cancel(), "ack": 0})
+        wait_for(lambda: server.handler.list_sessions()[0].calls < 20)
+        assert server.handler.end_session("raw")
+        with RawRiver.dial(server.port, "msgpack", websocket=True) as again:
+            again.attach("another session")
+            again.open("s", "large", None, CLOSED)
+            assert again.recv()["streamId"] == "s"
+
+    def test_those_that_wait_for_a_worker_are_held_in_their_order(self) -> None:
+        """They were let in while there was room, and there is none when their turn comes."""
+        service = rpc.Service("test")
+        go = threading.Event()
+        ran: list[int] = []
+
+        @service.rpc()
+        def large(ctx: rpc.Context, init: int) -> str:
+            ran.append(init)
+            go.wait(WAIT)
+            return "x" * 5 * MIB
+
+        with (
+            rpc.serve([service], codec="msgpack", workers=1, options=self.OPTIONS) as server,
+            RawRiver.dial(server.port, "msgpack", websocket=True) as peer,
+        ):
+            peer.attach("session")
+            for number in range(5):
+                peer.open(f"s{number}", "large", number, CLOSED)
+            wait_for(lambda: server.handler.list_sessions()[0].waiting_calls == 4)
+            go.set()
+            assert peer.recv()["streamId"] == "s0"
+            self.check_held(server, 5)
+            names = {"serviceName": "test", "procedureName": "large"}
+            late = {"streamId": "s5", "controlFlags": OPEN | CLOSED, "payload": 5, **names}
+            peer.send(late | {"ack": 0})
+            for number in range(1, 6):
+                if number > 1:
+                    assert peer.recv()["streamId"] == f"s{number - 1}"
+                peer.send({"controlFlags": ACK, "streamId": "heartbeat"})
+            assert peer.recv()["streamId"] == "s5"
+        assert ran == list(range(6))
+
+
+def read_to_the_end(peer: RawRiver) -> int:
+    """Return how many answers come, without a word, until the connection ends."""
+    count = 0
+    while True:
+        opcode, _ = peer.recv_frame()
+        if opcode == CLOSE_FRAME:
+            return count
+        count += 1
 
 
 class TestAnswersThatCannotBeSent:

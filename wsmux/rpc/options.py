@@ -58,11 +58,16 @@ class Options:
     send_buffer_messages: int | None = None
     """Unacknowledged messages, of all calls together, at which writers wait. By default 1,024 at a
     server, and 65,536 at a client, since other implementations acknowledge an upload only once per
-    heartbeat. A peer that provokes 32 times as many, or 32,768 more, without acknowledging them,
-    loses its session."""
+    heartbeat. A peer loses its session if it provokes 32 times as many, or 32,768 more, without
+    acknowledging them: at a server, all that is sent counts, at a client what answers the server by
+    itself, and none of its calls, of which any number may be pending."""
 
     send_buffer_bytes: int | None = None
-    """The same in bytes: by default 16 MiB at a server, and 64 MiB at a client."""
+    """The same in bytes: by default 16 MiB at a server, and 64 MiB at a client. The result of an
+    rpc or upload does not wait. Instead, a server starts no further call of a session that has so
+    many bytes to acknowledge, until it does: beyond them are at most the results of the calls that
+    run by then, up to ``workers``. What a peer provokes without a call, such as refusals, may be
+    four times as much; beyond that it loses its session."""
 
     unread_bytes: int = 32 * MIB
     """Maximum of unread bytes of one call, its messages as received, without the newest one, which

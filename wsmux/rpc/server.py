@@ -166,8 +166,9 @@ class RpcHandler(Leaving):
         """Ask a client for new metadata, which is validated like the first.
 
         The session ends if the metadata is refused, or does not arrive within
-        ``Options.handshake_timeout``. Returns false if the client is not connected: its next
-        connection brings new metadata.
+        ``Options.handshake_timeout``. A request that the client has not answered yet counts for
+        this one, too. Returns false if the client is not connected: its next connection brings new
+        metadata.
         """
         return self._engine.request_handshake(client_id)
 

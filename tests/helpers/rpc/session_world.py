@@ -40,7 +40,7 @@ from wsmux.rpc.session.connector import (
 from wsmux.rpc.session.session import PROOF_TIME, SendBuffer, Session
 from wsmux.rpc.session.session_registry import Accepted, Hello, Refused, Sessions
 from wsmux.rpc.wire.codec import Codec
-from wsmux.rpc.wire.envelope import Envelope
+from wsmux.rpc.wire.envelope import ACK, Envelope
 
 from ..exploration import Broken, steps
 from ..inside import send_buffer_of
@@ -610,6 +610,8 @@ class World:
                     raise Broken("a buffer has a hole")
                 if buffer.buffered_bytes != sum(map(len, buffer.buffered())):
                     raise Broken("a buffer does not know its size")
+                if provoked_in(buffer) != (buffer.provoked_messages, buffer.provoked_bytes):
+                    raise Broken("a buffer does not know what was provoked")
         if client is None or server is None or client.id != server.id:
             return
         if self.begun_late:
@@ -667,8 +669,20 @@ def _copied_session(session: Session) -> Session:
     for name in SendBuffer.__slots__:
         setattr(buffer, name, getattr(old, name))
     buffer._buffer = old._buffer.copy()
+    buffer._provoked = old._provoked.copy()
     new._send_buffer = buffer
     return new
+
+
+def provoked_in(buffer: SendBuffer) -> tuple[int, int]:
+    """Return how many messages in a buffer are ACKs, and their bytes; nothing else is provoked."""
+    envelopes = [cast(Message, data).envelope for data in buffer.buffered()]
+    sizes = [
+        len(data)
+        for data, envelope in zip(buffer.buffered(), envelopes, strict=True)
+        if envelope.flags & ACK
+    ]
+    return len(sizes), sum(sizes)
 
 
 def _challenged(session: Session, now: float) -> int:

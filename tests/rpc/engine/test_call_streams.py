@@ -272,7 +272,7 @@ def test_stopping_drops_what_comes_later_and_leaves_the_peers_half_open() -> Non
     call.reader.stop()
     call.push(1)
     assert not call.reader.ended
-    assert (call.reader.unread_messages, call.reader.unread_bytes) == (1, 0)
+    assert (call.reader.unread_messages, call.reader.unread_bytes) == (0, 0)
     call.end()
     assert call.reader.ended
     check_broken(call)

@@ -22,6 +22,20 @@ def test_a_message_carries_what_was_accepted_when_it_was_sent() -> None:
     assert send(ledger) == [b"0/1"]
 
 
+def test_what_was_provoked_is_counted_apart_until_it_is_acknowledged() -> None:
+    ledger = SendBuffer()
+    for provoked in (True, False, True):
+        ledger.send(lambda seq, ack: b"x" * (seq + 1), provoked=provoked)
+    counts = []
+    for acknowledged in range(4):
+        ledger.acknowledged(acknowledged)
+        counts.append((ledger.provoked_messages, ledger.provoked_bytes))
+    assert counts == [(2, 4), (1, 3), (1, 3), (0, 0)]
+    ledger.send(lambda seq, ack: b"x", provoked=True)
+    ledger.clear()
+    assert (ledger.provoked_messages, ledger.provoked_bytes) == (0, 0)
+
+
 def test_a_failed_encode_changes_nothing() -> None:
     ledger = SendBuffer()
     ledger.accept(0, 0, 5)

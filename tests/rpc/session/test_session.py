@@ -14,6 +14,7 @@ from wsmux.rpc.options import Options
 from wsmux.rpc.session.session import (
     CLIENT_BUFFER,
     CLIENT_BYTES,
+    MOST_PROVOKED_BYTES,
     SERVER_BUFFER,
     SERVER_BYTES,
     TABLE,
@@ -57,9 +58,9 @@ def session(role: Role = Role.SERVER, *, attached: bool = True, **options: Any) 
     return made
 
 
-def send(end: Session, *payloads: Any) -> None:
+def send(end: Session, *payloads: Any, provoked: bool = False) -> None:
     for payload in payloads:
-        end.send(TinyCodec().pack(payload), stream_id="stream", flags=0)
+        end.send(TinyCodec().pack(payload), stream_id="stream", flags=0, provoked=provoked)
 
 
 def sent(end: Session) -> list[dict[str, Any]]:
@@ -201,6 +202,18 @@ class TestMessages:
         end.receive(from_server(1, ack=1), 0.0)
         assert [*states, end.full] == [False, False, True, False]
 
+    @pytest.mark.parametrize(
+        ("bound", "full"),
+        [({"send_buffer_messages": 3}, False), ({"send_buffer_bytes": 300}, True)],
+        ids=["messages", "bytes"],
+    )
+    def test_bytes_alone_hold_calls_back(self, bound: dict[str, int], full: bool) -> None:
+        end = session(**bound)
+        send(end, *["x" * 50] * 3)
+        assert (end.full, end.bytes_full) == (True, full)
+        end.receive(frame(seq=0, ack=end.buffered_messages), 0.0)
+        assert not end.bytes_full
+
     def test_a_full_buffer_still_takes_messages(self) -> None:
         end = session(Role.CLIENT, send_buffer_messages=1)
         send(end, 1, 2)
@@ -325,11 +338,35 @@ class TestBrokenRules:
     ) -> None:
         end = session(role, send_buffer_messages=2)
         other = {} if role is Role.SERVER else {"from": "SERVER", "to": "client"}
-        send(end, *range(60))
+        send(end, *range(60), provoked=True)
         assert end.receive(frame("below the bound", seq=0, **other), 0.0) is not None
-        send(end, *range(10))
+        send(end, *range(10), provoked=True)
         with pytest.raises(SessionFailure, match="does not acknowledge 64 messages"):
             end.receive(frame("beyond it", seq=1, **other), 0.0)
+
+    @pytest.mark.parametrize("role", Role)
+    def test_the_same_in_bytes(self, role: Role) -> None:
+        end = session(role, send_buffer_bytes=1000)
+        other = {} if role is Role.SERVER else {"from": "SERVER", "to": "client"}
+        send(end, "x" * 10_000)  # the answer of a handler, or a call
+        send(end, *["x" * 700] * 4, provoked=True)
+        assert end.receive(frame("below the bound", seq=0, **other), 0.0) is not None
+        send(end, "x" * 700, provoked=True)
+        assert MOST_PROVOKED_BYTES == 4
+        with pytest.raises(SessionFailure, match="does not acknowledge 4000 bytes"):
+            end.receive(frame("beyond it", seq=1, **other), 0.0)
+
+    def test_a_client_counts_no_calls_of_its_own(self) -> None:
+        """How many it has under way is for it to say, not for the server that answers them."""
+        end = session(Role.CLIENT, send_buffer_messages=2)
+        send(end, *range(200))
+        assert end.receive(from_server("an answer", seq=0, ack=1), 0.0) is not None
+        for seq in range(1, 65):
+            end.receive(server_ack(seq=seq, ack=1), 0.0)
+        end.receive(from_server("below the bound", seq=65, ack=1), 0.0)
+        end.receive(server_ack(seq=66, ack=1), 0.0)
+        with pytest.raises(SessionFailure, match="does not acknowledge 64 messages"):
+            end.receive(from_server("beyond it", seq=67, ack=1), 0.0)
 
     def test_what_it_acknowledges_at_last_does_not_count(self) -> None:
         end = session(send_buffer_messages=2)
@@ -657,7 +694,17 @@ class TestAsking:
         assert [m["seq"] for m in sent(end) if m["controlFlags"] == 1] == [4]
         end.receive(ack_frame(seq=1, ack=5), 0.0)
         send(end, 8)
-        assert [m["seq"] for m in sent(end) if m["controlFlags"] == 1] == [10]
+        assert [m["seq"] for m in sent(end) if m["controlFlags"] == 1] == [9]
+
+    def test_it_asks_again_without_sending_more_while_half_of_it_is_full(self) -> None:
+        """Answers of calls that run take it beyond its bound, and no further call starts."""
+        end = session(Role.SERVER, send_buffer_messages=8)
+        send(end, *range(20))
+        asked = [m["seq"] for m in sent(end) if m["controlFlags"] == 1]
+        for number in range(2):
+            end.receive(ack_frame(seq=number, ack=asked[-1] + 1), 0.0)
+            asked += [m["seq"] for m in sent(end)]
+        assert (asked, end.buffered_messages) == ([4, 21], 0)
 
     def test_what_was_buffered_without_a_connection_is_asked_for_with_the_next(self) -> None:
         end = session(Role.SERVER, attached=False, send_buffer_messages=8)

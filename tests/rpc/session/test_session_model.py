@@ -28,9 +28,13 @@ from wsmux.rpc.session.session import Session
 from ...helpers.examples import examples
 from ...helpers.inside import send_buffer_of
 from ...helpers.long_models import LongRun
-from ...helpers.rpc.tiny_codec import TinyCodec
+from ...helpers.rpc.tiny_codec import TinyCodec, fields
 
 CODEC = TinyCodec()
+
+# A flag that means nothing to either end. ACKs are provoked, and have one as well.
+PROVOKED = 128
+
 OTHER = {Role.CLIENT: Role.SERVER, Role.SERVER: Role.CLIENT}
 
 roles = st.sampled_from(Role)
@@ -73,12 +77,14 @@ class SessionModel(RuleBasedStateMachine):
         self.ask()
         self.answer()
 
-    @rule(role=roles, count=st.integers(1, 3))
-    def send(self, role: Role, count: int) -> None:
+    @rule(role=roles, count=st.integers(1, 3), provoked=st.booleans())
+    def send(self, role: Role, count: int, provoked: bool) -> None:
         for _ in range(count):
             number = next(self.numbers)
             self.sent[role].append(number)
-            self.ends[role].send(CODEC.pack(number), stream_id="s", flags=0)
+            flags = PROVOKED if provoked else 0
+            packed = CODEC.pack(number)
+            self.ends[role].send(packed, stream_id="s", flags=flags, provoked=provoked)
 
     @rule(role=roles, leaving=st.integers(1, 8), arriving=st.integers(0, 8))
     def carry(self, role: Role, leaving: int, arriving: int) -> None:
@@ -153,6 +159,8 @@ class SessionModel(RuleBasedStateMachine):
             assert ours.oldest <= theirs.ack <= ours.seq
             assert ours.buffered_messages == ours.seq - ours.oldest
             assert ours.buffered_bytes == sum(map(len, ours.buffered()))
+            provoked = [len(data) for data in ours.buffered() if fields(data)["controlFlags"]]
+            assert (ours.provoked_messages, ours.provoked_bytes) == (len(provoked), sum(provoked))
 
     def teardown(self) -> None:
         if not hasattr(self, "ends"):

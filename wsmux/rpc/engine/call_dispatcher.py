@@ -44,7 +44,7 @@ from .generator_run import WAITS, GeneratorRun, Suspender, ThreadSuspender
 from .server_calls import OUT_OF_TIME, TOO_OFTEN, CallTable, Context, Replies, ServerCall
 from .session_record import SessionRecord
 from .timers import Timer, Timers
-from .worker_shares import Share, WorkerShares
+from .worker_shares import WorkerShares
 
 __all__ = ["CallDispatcher"]
 
@@ -112,6 +112,7 @@ class CallDispatcher(Suspender):
         self._expose_errors = expose_errors
         self._tables: dict[SessionRecord, CallTable] = {}
         self._workers = ThreadPool(max_workers, name)
+        self._each = workers
         self._shares: WorkerShares[Start] = WorkerShares(workers, max_workers)
         self._patience: Timers[Start] = Timers()  # refuse what waits for a worker
         self._timers: Timers[GeneratorRun] = Timers()  # unpark suspended runs
@@ -135,6 +136,7 @@ class CallDispatcher(Suspender):
     ) -> list[ServerCall]:
         """End the calls of a session that is over; return them for ``Replies.finish``."""
         table = self._tables.pop(record)
+        table.held.clear()
         self._forget_timers_locked(
             self._shares.forget(table.share, lambda start: start.since is None)
         )
@@ -155,7 +157,7 @@ class CallDispatcher(Suspender):
                 calls=len(table),
                 unread=table.unread_locked(),
                 handlers=table.share.running,
-                waiting_calls=len(table.share.waiting),
+                waiting_calls=len(table.share.waiting) + len(table.held),
             )
 
     # Messages
@@ -213,7 +215,7 @@ class CallDispatcher(Suspender):
         start = Start(call, self._handler(call, init), clock.monotonic())
         if envelope.tracing is not None and envelope.tracing[0]:  # others send it even if empty
             call.tracing = envelope.tracing
-        has_worker = False
+        has_worker = held = False
         with self._mutex:
             if table.record.ended:
                 return
@@ -226,9 +228,16 @@ class CallDispatcher(Suspender):
                     call.reader.end_locked(wakes)
                 if deadline.at is not None:
                     call.expiry = self._add_timer_locked(self._expiries, deadline.at, call, wakes)
-                has_worker = self._ask_locked(start, wakes)
+                lacks_room = call.session.bytes_full and not table.share.waiting
+                held = bool(table.held) or lacks_room
+                if held:
+                    table.held.append(start)
+                else:
+                    has_worker = self._ask_locked(start, wakes)
         if has_worker:
             self._workers.add(lambda: self._work(start), wakes)
+        elif held:
+            self._tell_held(table)
         elif opened:
             self._tell_waiting(call)
         else:
@@ -308,10 +317,61 @@ class CallDispatcher(Suspender):
                 total,
             )
 
-    def _give_back_locked(self, share: Share[Start]) -> list[Start]:
-        """Return a worker; the result is the handlers that start instead."""
-        starts = self._shares.give_back(share)
-        self._forget_timers_locked(starts)
+    def _tell_held(self, table: CallTable) -> None:
+        """Log that calls are held, once for each session."""
+        if table.told_held:
+            return
+        session = table.record.session
+        with self._mutex:
+            told, table.told_held = table.told_held, True
+            unacknowledged = session.buffered_bytes
+        if not told:
+            _log.info(
+                "client %s has not acknowledged %d bytes; its next calls wait until it does",
+                session.peer_id,
+                unacknowledged,
+            )
+
+    def _give_back_locked(self, table: CallTable, wakes: list[Parker]) -> list[Start]:
+        """Return a worker; the result is the handlers that start instead.
+
+        A call whose session has no room for answers is held, and another one gets its worker.
+        """
+        starts: list[Start] = []
+        held: list[Start] = []
+        coming = self._shares.give_back(table.share)
+        while coming:
+            self._forget_timers_locked(coming)
+            others: list[Start] = []
+            for start in coming:
+                if start.since is not None and start.call.session.bytes_full:
+                    held.append(start)
+                    others += self._shares.give_back(start.call.table.share)
+                else:
+                    starts.append(start)
+            coming = others
+        for start in reversed(held):
+            start.call.table.held.appendleft(start)
+        return starts + self._release_locked(table, wakes)
+
+    def release_locked(self, record: SessionRecord, wakes: list[Parker]) -> list[Start]:
+        """Let calls of a session go on that were held, if there is room; then ``start`` those."""
+        table = self._tables.get(record)
+        return [] if table is None else self._release_locked(table, wakes)
+
+    def _release_locked(self, table: CallTable, wakes: list[Parker]) -> list[Start]:
+        """Let held calls ask for a worker, not more than may run; the rest when one returns."""
+        starts: list[Start] = []
+        share = table.share
+        while (
+            table.held
+            and share.running + len(share.waiting) < self._each
+            and not table.record.session.bytes_full
+        ):
+            start: Start = table.held.popleft()
+            start.since = clock.monotonic()
+            if self._ask_locked(start, wakes):
+                starts.append(start)
         return starts
 
     def _forget_timers_locked(self, starts: list[Start]) -> None:
@@ -320,8 +380,10 @@ class CallDispatcher(Suspender):
             if start.timer is not None:
                 self._patience.cancel(start.timer)
 
-    def _start(self, starts: list[Start]) -> None:
-        """Start handlers that have a worker."""
+    def start(self, starts: list[Start]) -> None:
+        """Start handlers that have a worker; call it without the mutex."""
+        if not starts:
+            return
         wakes: list[Parker] = []
         for start in starts:
             self._workers.add(partial(self._work, start), wakes)
@@ -330,14 +392,18 @@ class CallDispatcher(Suspender):
     def _work(self, start: Start) -> None:
         """Run a handler in a worker, and return the worker."""
         call, waits = start.call, False
+        wakes: list[Parker] = []
         try:
             waits = self._handle(call, start.step)
         finally:
             if not waits:
                 with self._mutex:
                     call.table.returned_locked(call)
-                    starts = self._give_back_locked(call.table.share)
-                self._start(starts)
+                    starts = self._give_back_locked(call.table, wakes)
+                wake(wakes)
+                self.start(starts)
+                if call.table.held:
+                    self._tell_held(call.table)
 
     def _handler(self, call: ServerCall, init: Any) -> Callable[[], Any]:
         """Return a function that runs the handler of a call; it may return ``WAITS``."""
@@ -422,9 +488,9 @@ class CallDispatcher(Suspender):
             run.suspended, run.call.parked = True, run
             if due is not None:
                 run.timer = self._add_timer_locked(self._timers, due, run, wakes)
-            starts = self._give_back_locked(run.call.table.share)
+            starts = self._give_back_locked(run.call.table, wakes)
         wake(wakes)
-        self._start(starts)
+        self.start(starts)
         return True
 
     def unpark(self, run: GeneratorRun) -> None:
@@ -441,7 +507,7 @@ class CallDispatcher(Suspender):
             has_worker = self._ask_locked(start, wakes)
         wake(wakes)
         if has_worker:
-            self._start([start])
+            self.start([start])
         else:
             self._tell_waiting(run.call)
 
@@ -489,10 +555,14 @@ class CallDispatcher(Suspender):
     def _refuse_late(self, call: ServerCall) -> None:
         seconds = self._options.worker_timeout
         share = call.table.share
+        wakes: list[Parker] = []
         with self._mutex:
             call.table.returned_locked(call)
             told, share.told_refused = share.told_refused, True
             running = share.running
+            starts = self._release_locked(call.table, wakes)
+        wake(wakes)
+        self.start(starts)
         text = f"no worker was free in {seconds:g} s: {running} calls of this session run"
         try:
             if not told:
@@ -572,7 +642,7 @@ class CallDispatcher(Suspender):
 def _read(call: ServerCall, request: bool, payload: Any) -> tuple[Any, RiverError | None]:
     """Return the request in a message of an open call, or the error to cancel the call with."""
     procedure = call.procedure
-    if isinstance(payload, Oversize):
+    if isinstance(payload, Oversize) and not call.reader.stopped:
         return None, RiverError(INVALID_REQUEST, payload.text())
     if call.reader.ended:
         text = "received a message after the end of requests"
@@ -582,6 +652,8 @@ def _read(call: ServerCall, request: bool, payload: Any) -> tuple[Any, RiverErro
     if procedure.request is None:
         text = f"{call.name} is of kind {procedure.kind}, which takes no requests"
         return None, RiverError(INVALID_REQUEST, text)
+    if call.reader.stopped:
+        return None, None  # it is dropped
     value, extra = procedure.read_request(payload)
     if extra is None:
         return value, None

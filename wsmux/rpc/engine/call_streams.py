@@ -141,6 +141,7 @@ class Readable(Generic[Value]):
     """
 
     __slots__ = (
+        "_broken",
         "_ended",
         "_items",
         "_mutex",
@@ -160,6 +161,7 @@ class Readable(Generic[Value]):
         self._readers: WaitQueue | None = None  # made when the first thread waits
         self._ended = False
         self._stopped = False  # this side has stopped reading
+        self._broken: RiverError | None = None  # says so to whoever reads next
         self.unread_messages: int = 0
         self.unread_bytes: int = 0
 
@@ -180,6 +182,17 @@ class Readable(Generic[Value]):
     def end_locked(self, wakes: list[Parker]) -> None:
         """Note the end; what was pushed before stays readable."""
         self._ended = True
+        if self._readers is not None:
+            self._readers.notify(wakes)
+
+    def stop_locked(self, wakes: list[Parker]) -> None:
+        """Drop unread and future values; whoever still reads gets an error, once."""
+        if self._stopped or (self._ended and not self._items):
+            return
+        self._stopped = True
+        self._broken = RiverError(READABLE_BROKEN, "this side has stopped reading")
+        self._items = None
+        self.unread_messages = self.unread_bytes = 0
         if self._readers is not None:
             self._readers.notify(wakes)
 
@@ -207,8 +220,13 @@ class Readable(Generic[Value]):
         """
         _check_process(self._pid)
         deadline = Deadline(timeout)
+        value: Value  # a reader of results is made as a Readable[Result]
         with self._mutex:
             while not self._items:
+                if self._broken is not None:
+                    broken, self._broken = self._broken, None
+                    value = self.outcome(broken)
+                    return value
                 if self._stopped:
                     raise EOFError("this side has stopped reading")
                 if self._ended:
@@ -221,7 +239,7 @@ class Readable(Generic[Value]):
             item, size = self._items.popleft()
             self.unread_messages -= 1
             self.unread_bytes -= size
-        value: Value = self.outcome(item)  # a reader of results is made as a Readable[Result]
+        value = self.outcome(item)
         return value
 
     def outcome(self, item: Any) -> Any:
@@ -251,20 +269,18 @@ class Readable(Generic[Value]):
             return
         wakes: list[Parker] = []
         with self._mutex:
-            if self._stopped or (self._ended and not self._items):
-                return
-            self._stopped = True
-            error = RiverError(READABLE_BROKEN, "this side has stopped reading")
-            self._items = deque([(error, 0)])
-            self.unread_messages, self.unread_bytes = 1, 0
-            if self._readers is not None:
-                self._readers.notify(wakes)
+            self.stop_locked(wakes)
         wake(wakes)
 
     @property
     def ended(self) -> bool:
         """Whether the peer has ended its half; values may be left to read."""
         return self._ended
+
+    @property
+    def stopped(self) -> bool:
+        """Whether this side has stopped reading, and what comes is dropped."""
+        return self._stopped
 
 
 class Writable(Closing, Generic[Value]):

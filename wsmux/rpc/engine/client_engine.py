@@ -633,6 +633,8 @@ class ClientEngine(Calls):
         service: str | None = None,
         procedure: str | None = None,
         now: float = 0.0,
+        *,
+        provoked: bool = False,
     ) -> None:
         assert call.session is not None
         call.session.send(
@@ -644,6 +646,7 @@ class ClientEngine(Calls):
             tracing=None if call.span is None or service is None else call.span.tracing,
             due=call.deadline.at if flags & OPEN else None,
             now=now,
+            provoked=provoked,
         )
 
     def settle_locked(self, wakes: list[Parker]) -> None:
@@ -741,7 +744,7 @@ class ClientEngine(Calls):
     def _give_up_locked(self, call: Opened, reason: str, wakes: list[Parker]) -> None:
         """Cancel a call at the server for what it sent, and end it here with the same error."""
         error = RiverError(CANCEL, reason)
-        self._send_locked(call, self.codec.pack(error_result(error)), CANCELLED)
+        self._send_locked(call, self.codec.pack(error_result(error)), CANCELLED, provoked=True)
         self._forget_locked(call, error)
         call.end_locked(error, wakes)
         self._room.notify(wakes)

@@ -11,6 +11,9 @@ the call is cancelled as by its client, but with ``TimeoutError``, and the clien
 DEADLINE_EXCEEDED. Whoever notices first ends the call: the timer, the run of a generator, or the
 worker whose handler raised. An answer sent before that stands.
 
+Requests that a handler has not read when it returns are dropped, and so are those that come later:
+nobody is there to read them, and the client learns from the responses that they are not wanted.
+
 A handler acts on its ``ServerCall``, which sends through ``Replies`` and the ``SessionRecord``;
 nothing here calls a dispatcher or an engine. Methods that end in ``_locked`` change state, and
 neither send, wait nor wake. ``server_engine`` describes threads and locks.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -66,6 +69,9 @@ class CallTable:
         record: the session of the calls.
         expiries: the timers of the calls whose callers wait only so long, of all sessions.
         share: the part of the server's workers in use; ``CallDispatcher`` changes it.
+        held: the calls that do not ask for a worker yet, for lack of room for their answers; all
+            of them are younger than those that wait in the share. It belongs to the dispatcher.
+        told_held: whether it was logged, once, that calls are held.
     """
 
     def __init__(
@@ -74,6 +80,8 @@ class CallTable:
         self.record = record
         self.expiries = expiries
         self.share: Share[Any] = Share()
+        self.held: deque[Any] = deque()
+        self.told_held = False
         self._options = options
         self._open: dict[str, ServerCall] = {}
         self._orphans = 0  # handlers of cancelled calls that run, or wait for a worker
@@ -236,19 +244,26 @@ class Replies:
                 call.table.record.send_locked(call.stream_id, packed, 0)
         self.close_responses(call)
 
-    def close_responses(self, call: ServerCall) -> None:
-        """Send the end of the responses, once."""
-        self._send_last(call, self._close_packed)
+    def close_responses(self, call: ServerCall, *, returned: bool = True) -> None:
+        """Send the end of the responses, once; ``returned`` says that the handler has, too."""
+        self._send_last(call, self._close_packed, returned=returned)
 
-    def _send_last(self, call: ServerCall, packed: bytes) -> None:
-        """Send the last response, unless they have ended; later requests are dropped."""
+    def _send_last(self, call: ServerCall, packed: bytes, *, returned: bool = True) -> None:
+        """Send the last response, unless they have ended.
+
+        If the handler has ``returned``, nobody is left to read requests.
+        """
         over, channel, table = False, None, call.table
+        wakes: list[Parker] = []
         with self._mutex:
+            if returned and not call.reader.ended:
+                call.reader.stop_locked(wakes)
             if not table.record.ended and not call.writer.closed:
                 channel = table.record.send_locked(call.stream_id, packed, CLOSED)
                 call.writer.close_locked()
                 call.answered = True
                 over = table.complete_locked(call)
+        wake(wakes)
         if channel is not None:
             channel.flush()
         if over:
@@ -268,7 +283,7 @@ class Replies:
         packed = self._codec.pack(error_result(RiverError(code, text, extra)))
         with self._mutex:
             if table.bury_locked(stream_id):
-                table.record.send_locked(stream_id, packed, CANCELLED)
+                table.record.send_locked(stream_id, packed, CANCELLED, provoked=True)
 
     def expire(self, call: ServerCall) -> None:
         """End a call whose caller's time is up: as ``cancel`` does, but here with a timeout."""
@@ -283,7 +298,7 @@ class Replies:
             if call.over or table.record.ended:
                 return
             table.bury_locked(call.stream_id)
-            channel = table.record.send_locked(call.stream_id, packed, CANCELLED)
+            channel = table.record.send_locked(call.stream_id, packed, CANCELLED, provoked=True)
             table.drop_locked(call, ends or error, wakes)
             table.record.room.notify(wakes)  # its own writers; a run is woken as it is parked
         wake(wakes)
@@ -298,7 +313,8 @@ class Replies:
             if call.over:
                 return
             if call.procedure.kind.writes_responses and not call.writer.closed:
-                call.table.record.send_locked(call.stream_id, self._close_packed, CLOSED)
+                record = call.table.record
+                record.send_locked(call.stream_id, self._close_packed, CLOSED, provoked=True)
             call.table.drop_locked(call, error, wakes)
             call.table.record.room.notify(wakes)
         wake(wakes)
@@ -391,7 +407,7 @@ class ServerCall(CallBase):
         self._replies.send_response(self, value, deadline)
 
     def close_writing(self) -> None:
-        self._replies.close_responses(self)
+        self._replies.close_responses(self, returned=False)
 
     def cancel(self, error: RiverError) -> None:
         """Cancel the call."""

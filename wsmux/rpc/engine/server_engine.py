@@ -64,7 +64,7 @@ from .call_dispatcher import CallDispatcher
 from .dial import cut_by_size, hang_up
 from .event_callbacks import EventCallbacks
 from .server_calls import Replies, ServerCall
-from .session_record import NOBODY, Caller, SessionRecord
+from .session_record import NOBODY, Caller, Renewal, SessionRecord
 
 __all__ = ["ServerEngine"]
 
@@ -268,6 +268,7 @@ class ServerEngine:
                 record = self._accept_locked(channel, decided, parsed, others, over, wakes)
                 record.caller = caller
                 attachment = record.session.attachments  # before another connection can come
+                starts = self.dispatcher.release_locked(record, wakes)
             elif decided.asked is not None:
                 asked = self._records[decided.asked].queue_locked()
         wake(wakes)
@@ -277,6 +278,7 @@ class ServerEngine:
             self._refuse(channel, decided)
             return None, 0
         self.replies.finish(over)
+        self.dispatcher.start(starts)
         for other in others:
             hang_up(other)
         channel.flush()
@@ -308,6 +310,7 @@ class ServerEngine:
             others.append(record.channel)
         record.channel, record.metadata = channel, parsed.metadata
         channel.limit_messages(most_read(self._options.max_size))  # a session handles larger ones
+        record.refresh.stop()
         record.refresh.validated(parsed.expires)
         self._callbacks.add("session_transition", "connected", session.id)
         with channel.mutex:
@@ -355,6 +358,8 @@ class ServerEngine:
                 record.queue_locked()
                 if not session.full:
                     record.notify_room_locked(wakes)
+                starts = self.dispatcher.release_locked(record, wakes)
+            self.dispatcher.start(starts)
             self.replies.finish(over)
             if broken is not None:
                 hang_up(channel)
@@ -404,41 +409,51 @@ class ServerEngine:
     def _renew(
         self, record: SessionRecord, attachment: int, channel: MessageTransport, envelope: Envelope
     ) -> None:
-        """Validate new metadata, requested or not, in a thread of their own, which may block."""
+        """Validate new metadata, requested or not, in a thread of their own, which may block.
+
+        What arrives meanwhile is validated after that, the newest only: a client that is asked
+        again answers again, and keeps no more than one thread busy.
+        """
         try:
             metadata = parse_rehandshake_response(envelope.payload)
-            with self.mutex:
-                if record.renewing:
-                    raise MalformedHandshake(
-                        "new metadata arrived before the previous metadata were validated"
-                    )
-                record.renewing = True
         except MalformedHandshake as error:
             raise SessionFailure(str(error), FailureKind.HANDSHAKE) from error
+        arrived = Renewal(metadata, attachment, channel)
+        with self.mutex:
+            record.refresh.answered()
+            if record.renewing:
+                record.renewed_next = arrived
+                return
+            record.renewing = True
 
         def run() -> None:
-            session = record.session
-            checked = self._validation.check(
-                metadata, record.metadata, session.peer_id, session, record.caller.user
-            )
-            if isinstance(checked, InvalidMetadata):
-                failure = SessionFailure(checked.reason, FailureKind.HANDSHAKE)
-                self._destroy(record, attachment, channel, failure)
-                _tell(session, failure)
-            else:
-                self._renewed(record, attachment, channel, checked)
+            renewal: Renewal | None = arrived
+            while renewal is not None:
+                self._validate(record, renewal)
+                with self.mutex:
+                    renewal, record.renewed_next = record.renewed_next, None
+                    if record.ended:
+                        renewal = None
+                    record.renewing = renewal is not None
 
         name = f"{channel.name}-metadata"
         daemon_thread(target=run, name=name).start()
 
-    def _renewed(
-        self, record: SessionRecord, attachment: int, channel: MessageTransport, parsed: Parsed
-    ) -> None:
+    def _validate(self, record: SessionRecord, renewal: Renewal) -> None:
+        """Validate new metadata, and use it, or end the session."""
+        session, (metadata, attachment, channel) = record.session, renewal
+        checked = self._validation.check(
+            metadata, record.metadata, session.peer_id, session, record.caller.user
+        )
+        if isinstance(checked, InvalidMetadata):
+            failure = SessionFailure(checked.reason, FailureKind.HANDSHAKE)
+            self._destroy(record, attachment, channel, failure)
+            _tell(session, failure)
+            return
         with self.mutex:
-            record.renewing = False
             if record.current(attachment):
-                record.metadata = parsed.metadata
-                record.refresh.validated(parsed.expires)
+                record.metadata = checked.metadata
+                record.refresh.validated(checked.expires)
         channel.wake()  # it has a new timer
 
     def _destroy(
@@ -452,7 +467,6 @@ class ServerEngine:
         wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
-            record.renewing = False
             if record.session.attachments == attachment:
                 over = self._fail_locked(record.session, failure, wakes)
         wake(wakes)
@@ -497,9 +511,9 @@ class ServerEngine:
     # With the mutex held
 
     def _ask_locked(self, record: SessionRecord, now: float) -> None:
-        """Ask for new metadata."""
-        record.send_locked(REHANDSHAKE_STREAM, self._ask_packed, 0)
-        record.refresh.asked(now)
+        """Ask for new metadata, unless the client has yet to answer."""
+        if record.refresh.ask(now):
+            record.send_locked(REHANDSHAKE_STREAM, self._ask_packed, 0)
 
     def _end_session_locked(
         self, session: Session, reason: str, wakes: list[Parker]

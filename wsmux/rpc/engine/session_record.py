@@ -16,7 +16,7 @@ from ..options import Options
 from ..session.metadata_refresh import MetadataRefresh
 from ..session.session import Session
 
-__all__ = ["NOBODY", "Caller", "SessionRecord"]
+__all__ = ["NOBODY", "Caller", "Renewal", "SessionRecord"]
 
 
 class Caller(NamedTuple):
@@ -34,6 +34,14 @@ class Caller(NamedTuple):
 NOBODY = Caller()
 
 
+class Renewal(NamedTuple):
+    """Hold new metadata of a client, and the connection over which they came."""
+
+    metadata: Any
+    attachment: int
+    channel: MessageTransport
+
+
 class SessionRecord:
     """Hold a session's connection and its metadata.
 
@@ -49,6 +57,7 @@ class SessionRecord:
         caller: whose the latest connection is; the user is the same for all of them.
         refresh: when new metadata are due.
         renewing: whether new metadata are being validated.
+        renewed_next: what is to be validated after those.
         ended: whether the session is over, and nothing is sent any more.
         room: threads that wait for acknowledgements before they send more.
         waiting_runs: the same for generators, which wait without a thread.
@@ -62,6 +71,7 @@ class SessionRecord:
         self.caller = NOBODY
         self.refresh = MetadataRefresh(options)
         self.renewing = False
+        self.renewed_next: Renewal | None = None
         self.ended = False
         self.room = WaitQueue()
         self.waiting_runs: set[Parker] = set()
@@ -84,8 +94,10 @@ class SessionRecord:
             wakes += self.waiting_runs
             self.waiting_runs.clear()
 
-    def send_locked(self, stream_id: str, packed: bytes, flags: int) -> MessageTransport | None:
-        """Send a message, unless the session is over.
+    def send_locked(
+        self, stream_id: str, packed: bytes, flags: int, *, provoked: bool = False
+    ) -> MessageTransport | None:
+        """Send a message, unless the session is over; for ``provoked`` see ``Session.send``.
 
         Returns the transport that the caller must flush after it has released the mutex, or
         ``None`` if the session has no connection.
@@ -95,7 +107,7 @@ class SessionRecord:
         """
         if self.ended:
             return None
-        self.session.send(packed, stream_id=stream_id, flags=flags)
+        self.session.send(packed, stream_id=stream_id, flags=flags, provoked=provoked)
         return self.queue_locked()
 
     def queue_locked(self) -> MessageTransport | None:

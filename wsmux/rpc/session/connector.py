@@ -370,7 +370,7 @@ class Connector:
             return
         try:
             packed = self._packer.pack(rehandshake_response_payload(metadata))
-            session.send(packed, stream_id=REHANDSHAKE_STREAM, flags=0)
+            session.send(packed, stream_id=REHANDSHAKE_STREAM, flags=0, provoked=True)
         except EncodeError as error:
             self._events.append(Failure(FailureKind.SENDING, str(error)))
 

@@ -4,6 +4,10 @@ As in other implementations, a request is sent one ``handshake_timeout`` before 
 expires, or when the application asks; the answer must arrive within ``handshake_timeout``, or
 before the metadata expires if that is sooner. Both timers are stopped while there is no connection:
 the next handshake brings new metadata.
+
+Beyond that, a request that is not answered yet counts for a further one, too. How long the
+validation of an answer takes is not the client's affair, so its arrival stops the deadline; the
+previous metadata count until it is validated. Meanwhile the client may be asked again.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ __all__ = ["MetadataRefresh", "RefreshLapse"]
 class RefreshLapse(Enum):
     """Define which timer has expired."""
 
-    ASK = auto()  # send the request, then call ``asked``
+    ASK = auto()  # send the request if ``ask`` says so
     OVERDUE = auto()  # destroy the session
 
 
@@ -33,17 +37,24 @@ class MetadataRefresh:
 
     def validated(self, expires: float | None) -> None:
         """Record new metadata, valid until ``expires``, or for ever if ``None``."""
-        self._expires, self._deadline = expires, None
+        self._expires = expires
         self._ask = None if expires is None else expires - self._timeout
 
-    def asked(self, now: float) -> None:
-        """Record that the client was asked."""
+    def ask(self, now: float) -> bool:
+        """Return whether to send a request now; ``False`` if one is unanswered."""
+        if self._deadline is not None:
+            return False
         self._ask = None
         left = self._timeout if self._expires is None else self._expires - now
         self._deadline = now + min(left, self._timeout)
+        return True
+
+    def answered(self) -> None:
+        """Record that new metadata has arrived, not yet validated."""
+        self._deadline = None
 
     def stop(self) -> None:
-        """Stop both timers: the connection is gone."""
+        """Stop both timers: the connection is gone, or another one has brought new metadata."""
         self._expires = self._ask = self._deadline = None
 
     def next_timer(self) -> float | None:

@@ -35,7 +35,10 @@ Differences from other implementations:
   If it is so large that it ends its connection, the second time in a row ends the session: upstream
   would retransmit it for ever.
 - A peer that continues to send while many times ``send_buffer_messages`` wait for its
-  acknowledgement loses the session: writers wait, but answers that it provokes do not.
+  acknowledgement loses the session: writers wait, but answers that it provokes do not. A client
+  counts only those: its calls are its own doing, and do not wait either. What is provoked without a
+  call, such as a refusal, is bounded in bytes, too, and so are answers of calls by not starting
+  further ones, see ``bytes_full``.
 
 There are no threads, clocks or sockets here. The owner holds one lock around all calls, and passes
 the time, in seconds of any monotonic clock. It must pass on received messages before it calls
@@ -94,17 +97,20 @@ class SendBuffer:
         seq: number of the next message to send.
         ack: number of messages accepted.
         buffered_messages, buffered_bytes: what was sent and is not acknowledged.
+        provoked_messages, provoked_bytes: that part of it which the peer provoked.
         owed_messages: messages accepted since the last message sent; not yet acknowledged.
         owed_bytes: the same in bytes.
     """
 
     __slots__ = (
         "_buffer",
+        "_provoked",
         "ack",
         "buffered_bytes",
         "buffered_messages",
         "owed_bytes",
         "owed_messages",
+        "provoked_bytes",
         "seq",
     )
 
@@ -112,20 +118,30 @@ class SendBuffer:
         self.seq = self.ack = 0
         self.buffered_messages = self.buffered_bytes = 0
         self.owed_messages = self.owed_bytes = 0
+        self.provoked_bytes = 0
         self._buffer: deque[tuple[int, bytes]] = deque()
+        self._provoked: deque[tuple[int, int]] = deque()  # number and size
+
+    @property
+    def provoked_messages(self) -> int:
+        """See the class."""
+        return len(self._provoked)
 
     @property
     def oldest(self) -> int:
         """Number of the oldest unacknowledged message, or of the next one if there is none."""
         return self._buffer[0][0] if self._buffer else self.seq
 
-    def send(self, encode: Callable[[int, int], bytes]) -> bytes:
+    def send(self, encode: Callable[[int, int], bytes], *, provoked: bool = False) -> bytes:
         """Encode a message with ``encode(seq, ack)``, keep it in the buffer, and return it.
 
         Errors of ``encode`` are passed on, and change nothing.
         """
         data = encode(self.seq, self.ack)
         self._buffer.append((self.seq, data))
+        if provoked:
+            self._provoked.append((self.seq, len(data)))
+            self.provoked_bytes += len(data)
         self.seq += 1
         self.buffered_messages += 1
         self.buffered_bytes += len(data)
@@ -171,6 +187,9 @@ class SendBuffer:
         while buffer and buffer[0][0] < count:
             self.buffered_messages -= 1
             self.buffered_bytes -= len(buffer.popleft()[1])
+        provoked = self._provoked
+        while provoked and provoked[0][0] < count:
+            self.provoked_bytes -= provoked.popleft()[1]
 
     def buffered(self) -> list[bytes]:
         """Return the unacknowledged messages, in order."""
@@ -179,7 +198,8 @@ class SendBuffer:
     def clear(self) -> None:
         """Drop the buffer: the session is over."""
         self._buffer.clear()
-        self.buffered_messages = self.buffered_bytes = 0
+        self._provoked.clear()
+        self.buffered_messages = self.buffered_bytes = self.provoked_bytes = 0
 
 
 # Seconds that a challenged peer has to answer. Another implementation's client, refused meanwhile,
@@ -190,6 +210,9 @@ PROOF_TIME = 1.0
 # many more: far above what honest peers have in flight, some megabytes of small answers.
 MOST_UNACKNOWLEDGED = 32
 MOST_MORE = 32 * 1024
+
+# The same of the bytes of what it provokes without a call: a multiple of send_buffer_bytes.
+MOST_PROVOKED_BYTES = 4
 
 # The defaults of Options.send_buffer_messages and send_buffer_bytes. Other servers acknowledge an
 # upload only with their heartbeats, once a second, and a client must be able to send for that long
@@ -322,10 +345,15 @@ class Session:
     def full(self) -> bool:
         """Whether writers should wait: the send buffer is full. Nothing is refused."""
         buffer = self._send_buffer
-        return (
-            buffer.buffered_messages >= self._most_messages
-            or buffer.buffered_bytes >= self._most_bytes
-        )
+        return buffer.buffered_messages >= self._most_messages or self.bytes_full
+
+    @property
+    def bytes_full(self) -> bool:
+        """Whether no further call should start: large answers are unacknowledged.
+
+        The answer of a call that runs does not wait. Small ones are bounded by their number.
+        """
+        return self._send_buffer.buffered_bytes >= self._most_bytes
 
     @property
     def buffered_messages(self) -> int:
@@ -350,6 +378,7 @@ class Session:
         tracing: tuple[str, str] | None = None,
         due: float | None = None,
         now: float = 0.0,
+        provoked: bool = False,
     ) -> None:
         """Send a message whose payload is already encoded, now or on the next connection.
 
@@ -358,6 +387,8 @@ class Session:
             stream_id, flags, service, procedure, tracing: fields of the message.
             due: when the caller stops waiting for the call that the message opens, if it ever does.
             now: the time, needed with ``due``.
+            provoked: whether it answers a message of the peer by itself, so that the peer decides
+                how many there are; not the answer of a handler.
 
         Raises:
             EncodeError: the codec cannot encode it, or its names are too long; nothing has changed.
@@ -391,7 +422,7 @@ class Session:
                 self._timed.append(Timed(envelope, packed, due))
             return data
 
-        data = self._send_buffer.send(encode)
+        data = self._send_buffer.send(encode, provoked=provoked)
         if self.state is SessionState.ATTACHED:
             self._queue.append(data)
             if self.role is Role.SERVER:
@@ -445,12 +476,12 @@ class Session:
                 self._note_gap(envelope.seq)
             return None
         self._heard, self._challenged, self._gapped = now, None, False
-        if self._send_buffer.buffered_messages > self._most_answers:
-            text = f"the peer sends, but does not acknowledge {self._most_answers} messages"
-            raise SessionFailure(text)
+        self._check_acknowledged()
         if is_ack:
             if self.role is Role.CLIENT:
                 self._acknowledge()
+            else:
+                self._ask()  # what waits for room may send nothing before there is more of it
             return None
         if (
             self._send_buffer.owed_messages >= self._options.ack_messages
@@ -458,6 +489,20 @@ class Session:
         ):
             self._acknowledge()
         return envelope if envelope.receiver == self.own_id else None
+
+    def _check_acknowledged(self) -> None:
+        """End the session of a peer that makes this end hold ever more."""
+        buffer = self._send_buffer
+        server = self.role is Role.SERVER
+        messages = buffer.buffered_messages if server else buffer.provoked_messages
+        most_bytes = MOST_PROVOKED_BYTES * self._most_bytes
+        if messages > self._most_answers:
+            most = f"{self._most_answers} messages"
+        elif buffer.provoked_bytes > most_bytes:
+            most = f"{most_bytes} bytes"
+        else:
+            return
+        raise SessionFailure(f"the peer sends, but does not acknowledge {most}")
 
     def cut_by_size(self, reason: str, *, ours: bool) -> bool:
         """Record that a message too large to be read ended the connection, with code 1009.
@@ -498,7 +543,7 @@ class Session:
         self._asked = self._send_buffer.seq + 1
         try:
             packed = self._codec.pack({"type": "ACK"})
-            self.send(packed, stream_id=HEARTBEAT_STREAM, flags=ACK)
+            self.send(packed, stream_id=HEARTBEAT_STREAM, flags=ACK, provoked=True)
         except EncodeError as error:
             raise SessionFailure(str(error), FailureKind.SENDING) from error
 

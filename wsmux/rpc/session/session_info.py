@@ -28,7 +28,7 @@ class SessionInfo(NamedTuple):
     handlers: int
     """Running handlers, not counting waiting generators; 0 at a client."""
     waiting_calls: int
-    """Calls waiting for a worker; 0 at a client."""
+    """Calls waiting for a worker, or until large answers are acknowledged; 0 at a client."""
     unacknowledged_messages: int
     """Messages sent, by all calls together, that the peer has not acknowledged."""
     unacknowledged_bytes: int
