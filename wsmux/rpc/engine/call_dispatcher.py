@@ -400,9 +400,10 @@ class CallDispatcher(Suspender):
                 with self._mutex:
                     call.table.returned_locked(call)
                     starts = self._give_back_locked(call.table, wakes)
+                    held = bool(call.table.held)
                 wake(wakes)
                 self.start(starts)
-                if call.table.held:
+                if held:
                     self._tell_held(call.table)
 
     def _handler(self, call: ServerCall, init: Any) -> Callable[[], Any]:
