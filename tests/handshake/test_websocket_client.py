@@ -312,6 +312,24 @@ def test_what_is_no_response_is_refused(reply: bytes) -> None:
     refusal(script)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(upgrading({"Set-Cookie": "a/b=1"}), id="cookie"),
+        pytest.param(
+            answering(status("302 Moved", b"", "Location: ws://127.0.0.1/", "Set-Cookie: a/b=1")),
+            id="redirect-with-cookie",
+        ),
+        pytest.param(
+            answering(status("302 Moved", b"", f"Location: ws://{64 * 'x'}.test/")),
+            id="redirect-to-a-long-label",
+        ),
+    ],
+)
+def test_an_answer_that_websocket_client_fails_on_is_refused(script: Script) -> None:
+    assert "the handshake with ws://" in str(refusal(script))
+
+
 def test_server_that_resets_within_its_response_ends_typed() -> None:
     def script(sock: socket.socket) -> None:
         sock.recv(1)

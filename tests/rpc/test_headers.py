@@ -40,12 +40,21 @@ def test_headers_are_made_for_each_attempt(refusing: Refusing) -> None:
     ]
 
 
-def test_headers_that_cannot_be_made_are_told_without_their_secret() -> None:
+@pytest.mark.parametrize("error", [LookupError("a secret"), SystemExit("a secret")], ids=repr)
+def test_headers_that_cannot_be_made_are_told_without_their_secret(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
     def headers() -> dict[str, str]:
-        raise LookupError("a secret")
+        raise error
 
     with (
         rpc.connect("ws://127.0.0.1:1/", headers=headers, is_fatal=lambda error: True) as client,
-        pytest.raises(rpc.RiverError, match="the headers could not be made: LookupError$"),
+        pytest.raises(
+            rpc.RiverError, match=f"the headers could not be made: {type(error).__name__}$"
+        ),
     ):
         client.rpc("test", "same", 1, WAIT)
+    assert "could not be made" in caplog.text
+    assert "a secret" not in caplog.text

@@ -245,13 +245,16 @@ class TestTarget:
             client.rpc("kit", "tells", 1, WAIT)
         assert time.monotonic() - began < WAIT
 
-    def test_a_function_that_exits_ends_the_calls(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_function_that_exits_fails_the_attempt(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         def make() -> socket.socket:
             sys.exit("enough")
 
+        options = rpc.Options(session_disconnect_grace=0.2)
         with (
-            rpc.connect(make) as client,
-            pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"),
+            rpc.connect(make, options=options) as client,
+            pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT.*SystemExit: enough"),
         ):
             client.rpc("kit", "tells", 1, WAIT)
-        assert "its calls have ended" in caplog.text
+        assert "in make" in str([record.exc_text for record in caplog.records])

@@ -1,4 +1,4 @@
-"""Validate user-supplied request headers, before connecting.
+"""Validate user-supplied request headers and options, before connecting.
 
 A line break in a header would start another header, or another request. Errors show no values,
 since they may be secret; nor invalid names, which may be misplaced values.
@@ -18,7 +18,26 @@ __all__ = ["check_options", "header_lines"]
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
-# Options of websocket-client that become header values.
+# Accepted options of websocket-client, apart from those set by this package.
+OPTIONS = frozenset(
+    {
+        "cookie",
+        "host",
+        "http_no_proxy",
+        "http_proxy_auth",
+        "http_proxy_host",
+        "http_proxy_port",
+        "http_proxy_timeout",
+        "origin",
+        "proxy_type",
+        "redirect_limit",
+        "sockopt",
+        "sslopt",
+        "suppress_origin",
+    }
+)
+
+# Those that become header values.
 _VALUES = ("cookie", "host", "origin")
 
 
@@ -45,12 +64,14 @@ def header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Validate the options of websocket-client that become header values.
+    """Validate the names of options of websocket-client, and the values that become headers.
 
     Raises:
-        TypeError: one is not a string.
-        ValueError: one has a character that is not allowed in headers.
+        TypeError: there is no such option, or a header is not a string.
+        ValueError: a header has a character that is not allowed in headers.
     """
+    if unknown := set(options) - OPTIONS:
+        raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
     for name in _VALUES:
         value = options.get(name)
         if value is not None:

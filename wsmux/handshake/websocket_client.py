@@ -11,6 +11,8 @@ cover is done here:
   host they were meant for.
 - It reports "Invalid WebSocket Header" for any wrong header, and accepts extensions it did not
   offer, and a subprotocol where none was offered.
+- It lets errors of the standard library through, such as for a cookie or a redirect that cannot be
+  read. Here they are handshake errors: it depends on the server alone whether they occur.
 - It does not show a socket before that is connected. Where somebody watches, so that another thread
   can end the wait, the socket is made here, unless it goes through a proxy.
 - It sends ``Origin`` as if it were a browser, which a server behind a proxy may mistake for that of
@@ -33,7 +35,7 @@ from websocket._http import _ssl_socket
 from websocket._socket import DEFAULT_SOCKET_OPTION
 from websocket._url import get_proxy_info, parse_url
 
-from ..exceptions import HandshakeError
+from ..exceptions import HandshakeError, WsmuxError
 from ..protocols.registry import check_subprotocol
 from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, check_url, not_connected, tls_failed
@@ -42,25 +44,6 @@ from .headers import check_options, header_lines
 from .tcp import Watch, open_watched
 
 __all__ = ["shake_hands"]
-
-# Accepted options of websocket-client, apart from those set by this package.
-OPTIONS = frozenset(
-    {
-        "cookie",
-        "host",
-        "http_no_proxy",
-        "http_proxy_auth",
-        "http_proxy_host",
-        "http_proxy_port",
-        "http_proxy_timeout",
-        "origin",
-        "proxy_type",
-        "redirect_limit",
-        "sockopt",
-        "sslopt",
-        "suppress_origin",
-    }
-)
 
 REDIRECT_LIMIT = 3
 
@@ -161,16 +144,14 @@ def shake_hands(
             has connected.
 
     Raises:
-        HandshakeError: the server, a proxy or TLS refused, or the answer is not an upgrade.
+        HandshakeError: the server, a proxy or TLS refused, or the answer is not an upgrade, or
+            websocket-client failed in any other way.
         TimeoutError: it took too long.
         OSError: the connection failed.
         ValueError, TypeError: the URL is invalid, websocket-client has no such option, or a value
             cannot be sent in a request. Raised before connecting.
     """
     url = check_url(url, "ws", "wss")
-    unknown = set(options) - OPTIONS
-    if unknown:
-        raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
     check_options(options)
     for subprotocol in subprotocols:
         check_subprotocol(subprotocol)
@@ -370,13 +351,18 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
         raise HandshakeError(tls_failed(url, error)) from error
     except TimeoutError as error:
         raise TimeoutError(f"no answer from {url} in time") from error
+    except WsmuxError:
+        raise
     except Exception as error:
-        if not type(error).__module__.startswith("python_socks"):
-            # websocket-client adds the address it tried to errors of connecting.
-            tried = isinstance(error, ConnectionError) or hasattr(error, "remote_ip")
-            if isinstance(error, OSError) and tried:
-                raise not_connected(url, error) from error
-            raise
-        if "Timeout" in type(error).__name__:
-            raise TimeoutError(f"the proxy did not answer in time for {url}") from error
-        raise HandshakeError(f"the proxy did not connect to {url}: {error}") from error
+        kind = type(error)
+        if kind.__module__.startswith("python_socks"):
+            if "Timeout" in kind.__name__:
+                raise TimeoutError(f"the proxy did not answer in time for {url}") from error
+            raise HandshakeError(f"the proxy did not connect to {url}: {error}") from error
+        if not isinstance(error, OSError):
+            text = f"{kind.__name__}: {printable(str(error), MAX_TOLD)}"
+            raise HandshakeError(f"the handshake with {url} failed: {text}") from error
+        # websocket-client adds the address it tried to errors of connecting.
+        if isinstance(error, ConnectionError) or hasattr(error, "remote_ip"):
+            raise not_connected(url, error) from error
+        raise

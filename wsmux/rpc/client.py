@@ -488,6 +488,7 @@ def connect(
 
     Raises:
         ValueError: an argument is invalid.
+        TypeError: an argument has the wrong type, or there is no such option.
     """
     if errors not in ("raise", "results"):
         raise ValueError(f"errors must be 'raise' or 'results', not {errors!r}")

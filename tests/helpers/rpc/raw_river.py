@@ -34,7 +34,7 @@ ACK, OPEN, CANCEL, CLOSED = 1, 2, 4, 8
 
 CLOSE: Fields = {"type": "CLOSE"}
 
-NO_SUBPROTOCOL = {"Sec-WebSocket-Protocol": None}
+NO_SUBPROTOCOL: dict[str, str | None] = {"Sec-WebSocket-Protocol": None}
 
 # What a carrier without closing codes ends with.
 END_OF_FILE = 0
@@ -274,15 +274,22 @@ class RawServer:
     def __exit__(self, *_: object) -> None:
         self._listener.close()
 
-    def accept(self, before: Callable[[], object] | None = None) -> RawRiver:
-        """Return the next connection, as far as its carrier goes; ``before`` comes before that."""
+    def accept(
+        self,
+        before: Callable[[], object] | None = None,
+        headers: dict[str, str | None] = NO_SUBPROTOCOL,
+    ) -> RawRiver:
+        """Return the next connection, as far as its carrier goes; ``before`` comes before that.
+
+        ``headers`` differ in the answer to a WebSocket.
+        """
         sock, _ = self._listener.accept()
         sock.settimeout(WAIT)
         if before is not None:
             before()
         if self.websocket:
             key = read_head(sock)[1]["sec-websocket-key"]
-            sock.sendall(response(key, NO_SUBPROTOCOL))
+            sock.sendall(response(key, headers))
         return RawRiver(
             sock, websocket=self.websocket, codec=self.codec, client=False, own="SERVER", peer=""
         )

@@ -21,9 +21,9 @@ import os
 import random
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from ...exceptions import ForkedError, LocalProtocolError, WsmuxError
+from ...exceptions import ForkedError, LocalProtocolError, NoThreadError, WsmuxError
 from ...protocols.base import Message as SendMessage
 from ...protocols.framing import Opcode, Received
 from ...runtime import clock, fork
@@ -77,6 +77,13 @@ __all__ = ["ClientEngine", "ClientLoop"]
 _log = logger("wsmux.rpc")
 
 _Batches = Generator[list[Received]]
+
+
+class _Failed(NamedTuple):
+    """Tell why an attempt to connect has failed, and whether all others are in vain."""
+
+    text: str
+    fatal: bool
 
 
 class ClientLoop:
@@ -154,13 +161,9 @@ class ClientLoop:
     def _connect(self, attempt: int) -> None:
         """Make a connection, and serve it until it has ended."""
         engine = self._engine
-        try:
-            channel = self._dial()
-        except (OSError, WsmuxError) as error:
-            _log.info("%s: attempt %d: %s", self._connector.own_id, attempt, error)
-            text, fatal = str(error), isinstance(error, Gone)
-            if not fatal and engine.is_fatal is not None:
-                fatal = engine.is_fatal(error)
+        channel = self._dial(attempt)
+        if isinstance(channel, _Failed):
+            text, fatal = channel
             self._with_connector(
                 lambda: self._connector.dial_failed(attempt, clock.monotonic(), text, fatal=fatal)
             )
@@ -185,26 +188,29 @@ class ClientLoop:
             _log.error("the session of client %r has ended: %s", own, text)
         engine.closing = _retire(channel, batches)
 
-    def _dial(self) -> MessageTransport:
+    def _dial(self, attempt: int) -> MessageTransport | _Failed:
         """Let another thread make a connection, and handle timers meanwhile.
 
         Resolving a name, or a function of the application, can take any time.
         """
         engine = self._engine
-        made: list[MessageTransport | BaseException] = []
+        made: list[MessageTransport | _Failed] = []
 
         def run() -> None:
             wakes: list[Parker] = []
             try:
                 made.append(engine.dial(Deadline(engine.options.connection_timeout)))
-            except BaseException as error:  # raised by the I/O thread
-                made.append(error)
+            except BaseException as error:  # even SystemExit ends nothing but this attempt
+                made.append(self._failed(attempt, error))
             with engine.mutex:
                 engine.idle.notify_forced(wakes)
             wake(wakes)
 
         name = f"wsmux-rpc-{self._connector.own_id}-connecting"
-        start_thread(daemon_thread(target=run, name=name))
+        try:
+            start_thread(daemon_thread(target=run, name=name))
+        except NoThreadError as error:
+            return self._failed(attempt, error)
         while not made:
             wakes: list[Parker] = []
             with engine.mutex:
@@ -213,13 +219,24 @@ class ClientLoop:
             with engine.mutex:
                 if not made:
                     self._rest_locked()
-        result = made.pop()
-        if not isinstance(result, BaseException):
-            return result
-        try:
-            raise result
-        finally:
-            del result  # a cycle
+        return made.pop()
+
+    def _failed(self, attempt: int, error: BaseException) -> _Failed:
+        """Log why an attempt has failed, and ask the application whether others are in vain."""
+        own, is_fatal = self._connector.own_id, self._engine.is_fatal
+        if isinstance(error, OSError | WsmuxError):
+            text = str(error)
+            _log.info("%s: attempt %d: %s", own, attempt, text)
+        else:
+            text = f"{type(error).__name__}: {error}"
+            _log.error("%s: attempt %d has failed", own, attempt, exc_info=error)
+        fatal = isinstance(error, Gone)
+        if not fatal and is_fatal is not None and isinstance(error, Exception):
+            try:
+                fatal = is_fatal(error)
+            except BaseException:  # as above
+                _log.exception("%s: is_fatal has failed; the next attempt follows", own)
+        return _Failed(text, fatal)
 
     def _note_size_locked(self, channel: MessageTransport, attempt: int) -> bool:
         """Record that a message was too large, if the connection ended for that.

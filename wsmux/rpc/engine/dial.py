@@ -47,7 +47,7 @@ Target = str | Connection | Stream | socket.socket | Callable[[], Stream | socke
 
 Headers = Mapping[str, str] | Sequence[str]
 
-# Returns a new transport within a deadline on each call; raises OSError or WsmuxError.
+# Returns a new transport within a deadline on each call; may raise anything.
 Dialler = Callable[[Deadline], MessageTransport]
 
 CHUNK = 64 * KIB
@@ -95,7 +95,8 @@ def dialler(
 
     Raises:
         ValueError: the target is not a valid address, or a header is invalid.
-        TypeError: the headers are neither a mapping nor a collection of lines.
+        TypeError: the headers are neither a mapping nor a collection of lines, or there is no such
+            option.
     """
     if not callable(headers):
         lines = header_lines(headers)
@@ -146,7 +147,7 @@ def _made(headers: Headers | Callable[[], Headers] | None) -> list[str]:
     """Return the header lines of an attempt."""
     try:
         made = headers() if callable(headers) else headers
-    except Exception as error:  # its text may contain a secret
+    except BaseException as error:  # even SystemExit; its text may contain a secret
         text = f"the headers could not be made: {type(error).__name__}"
         raise HandshakeError(text) from error
     try:
@@ -173,6 +174,7 @@ class _Made:
         except (OSError, WsmuxError):
             raise
         except Exception as error:
+            _log.exception("the function that connects has failed")
             raise ConnectionError(f"the function that connects has failed: {error!r}") from error
         if isinstance(made, Stream):
             return _over_stream(made, self._max_size)
