@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from ..exceptions import NoThreadError
 from ..protocols.base import Role
 from ..runtime import clock
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker, Waiter, wake
-from ..runtime.threads import daemon_thread
+from ..runtime.threads import daemon_thread, start_thread
 from .client import Client, connect
 from .engine.call_dispatcher import CallDispatcher
 from .engine.call_streams import Err
@@ -331,9 +332,17 @@ class Link:
             # A copy, so that it can be cut whichever side has closed the original.
             copy = theirs.dup()
             self._sockets.add(copy)
-        thread = daemon_thread(self._serve, name="wsmux-rpc-link", args=(theirs, copy))
+        try:
+            thread = daemon_thread(self._serve, name="wsmux-rpc-link", args=(theirs, copy))
+            start_thread(thread)
+        except NoThreadError:
+            ours.close()
+            theirs.close()
+            with self._lock:
+                self._sockets.discard(copy)
+                copy.close()
+            raise
         self._threads.append(thread)
-        thread.start()
         return ours
 
     def _serve(self, sock: socket.socket, copy: socket.socket) -> None:

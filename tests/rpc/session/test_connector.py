@@ -799,6 +799,32 @@ class TestMetadata:
         )
         assert (client.status(), client.session) == ("NO_CONNECTION", None)
 
+    def test_metadata_that_nobody_can_make_now_are_asked_for_with_the_next_connection(self) -> None:
+        client = Client()
+        session = client.need_session(0.0)
+        client.connect(0.0)
+        client.dialled(1, 0.0)
+        client.events()
+        client.metadata_delayed(HelloWanted(1), "no thread", 0.0)
+        assert client.told(Hangup) == [Hangup(1)]
+        assert client.with_trouble("why") == "why: no thread"
+        client.handle_timer(1.0)
+        client.dialled(2, 1.0)
+        assert client.told(HelloWanted) == [HelloWanted(2)]
+        client.metadata_delayed(HelloWanted(1), "too late", 1.0)
+        assert client.events() == []
+        assert client.session is session
+
+    def test_new_metadata_that_nobody_can_make_now_come_with_the_next_connection(self) -> None:
+        client = connected()
+        session = client.session
+        assert session is not None
+        client.metadata_delayed(MetadataWanted(session), "no thread", 1.0)
+        assert client.told(Hangup) == [Hangup(1)]
+        assert client.session is session
+        client.metadata_delayed(MetadataWanted(session), "too late", 1.0)
+        assert client.told(Hangup) == []
+
     def test_metadata_that_cannot_be_encoded_end_the_session(self) -> None:
         client = Client()
         client.connect(0.0)

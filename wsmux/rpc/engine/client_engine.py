@@ -146,13 +146,8 @@ class ClientLoop:
         match order:
             case Dial(attempt):
                 self._connect(attempt)
-            case MetadataWanted(session):
-                self._make_metadata(lambda value: self._connector.refresh(session, value), None)
-            case HelloWanted(attempt):
-                self._make_metadata(
-                    lambda value: self._connector.hello(attempt, value, clock.monotonic()),
-                    lambda text: self._connector.hello_failed(attempt, text, clock.monotonic()),
-                )
+            case MetadataWanted() | HelloWanted():
+                self._make_metadata(order)
             case Hangup():
                 return  # that connection has been left already
             case _:
@@ -316,27 +311,45 @@ class ClientLoop:
             else:
                 self._perform(order)
 
-    def _make_metadata(
-        self, use: Callable[[Any], None], fail: Callable[[str], None] | None
-    ) -> None:
+    def _make_metadata(self, wanted: HelloWanted | MetadataWanted) -> None:
         """Let the application make metadata in a thread that may block, then use it."""
-        make = self._engine.metadata
+        make, connector = self._engine.metadata, self._connector
         if make is None:
-            self._with_connector(lambda: use(None))
+            self._use_metadata(wanted, None)
             return
 
         def run() -> None:
             try:
                 value = make()
-            except Exception as error:
+            except BaseException as error:  # even SystemExit from a function of the application
                 _log.exception("no metadata for a handshake")
-                text = str(error)
-                if fail is not None:
-                    self._with_connector(lambda: fail(text))
+                if isinstance(wanted, HelloWanted):
+                    attempt, text = wanted.attempt, str(error)
+                    self._with_connector(
+                        lambda: connector.hello_failed(attempt, text, clock.monotonic())
+                    )
                 return
-            self._with_connector(lambda: use(value))
+            self._use_metadata(wanted, value)
 
-        daemon_thread(target=run, name="wsmux-rpc-metadata").start()
+        try:
+            start_thread(daemon_thread(target=run, name="wsmux-rpc-metadata"))
+        except NoThreadError as error:
+            text = str(error)
+            _log.warning("%s: no metadata for a handshake: %s", connector.own_id, text)
+            self._with_connector(
+                lambda: connector.metadata_delayed(wanted, text, clock.monotonic())
+            )
+
+    def _use_metadata(self, wanted: HelloWanted | MetadataWanted, value: Any) -> None:
+        connector = self._connector
+
+        def use() -> None:
+            if isinstance(wanted, HelloWanted):
+                connector.hello(wanted.attempt, value, clock.monotonic())
+            else:
+                connector.refresh(wanted.session, value)
+
+        self._with_connector(use)
 
     def _with_connector(self, action: Callable[[], None]) -> None:
         engine, wakes = self._engine, list[Parker]()
@@ -359,8 +372,14 @@ def _retire(channel: MessageTransport, batches: _Batches) -> threading.Thread | 
         for _ in batches:
             pass
 
-    thread = daemon_thread(target=drain, name=f"{channel.name}-closing")
-    thread.start()
+    try:
+        thread = daemon_thread(target=drain, name=f"{channel.name}-closing")
+        start_thread(thread)
+    except NoThreadError as error:
+        _log.warning("%s is cut without waiting for the server: %s", channel.name, str(error))
+        batches.close()
+        channel.discard()  # as above
+        return None
     return thread
 
 
@@ -447,10 +466,12 @@ class ClientEngine(Calls):
         """Start to connect; with a deadline, wait for the connection.
 
         Raises:
+            NoThreadError: the system has no thread left; the next call tries again.
             TimeoutError: there was no connection in time; attempts continue.
             RiverError: no connection can be made, and attempts have ended.
         """
         wakes: list[Parker] = []
+        self._start_io()
         with self.mutex:
             self.check_process()
             self.connector.connect(clock.monotonic())
@@ -464,6 +485,22 @@ class ClientEngine(Calls):
                 self._wait_connected_locked(deadline)
             finally:
                 self.connector.awaited -= 1
+
+    def _start_io(self) -> None:
+        """Start the I/O thread with the first call, before anything relies on it."""
+        if self._thread is not None:
+            return
+        with self.mutex:
+            self.check_process()
+            if self._thread is not None or self.stopping:
+                return
+            name = f"wsmux-rpc-{self.connector.own_id}"
+            try:
+                self._thread = daemon_thread(target=ClientLoop(self).run, name=name)
+                start_thread(self._thread)
+            except NoThreadError:
+                self._thread = None
+                raise
 
     def _wait_connected_locked(self, deadline: Deadline) -> None:
         connector = self.connector
@@ -505,6 +542,7 @@ class ClientEngine(Calls):
 
         Raises:
             EncodeError: the codec cannot encode ``init``, or it is too large.
+            NoThreadError: the system has no thread left; the next call tries again.
         """
         if flags & CLOSED:
             with self.mutex:
@@ -516,7 +554,11 @@ class ClientEngine(Calls):
     def start(
         self, calls: Iterable[tuple[PendingCall, Any]], service: str, procedure: str
     ) -> list[EncodeError]:
-        """Send rpcs together; return the errors of those that were not sent."""
+        """Send rpcs together; return the errors of those that were not sent.
+
+        Raises:
+            NoThreadError: as above.
+        """
         pack = self._packer.pack
         packed: list[tuple[PendingCall, bytes]] = []
         failed: list[tuple[PendingCall, EncodeError]] = []
@@ -542,6 +584,8 @@ class ClientEngine(Calls):
         failed: list[tuple[OpenedT, EncodeError]] = []
         wakes: list[Parker] = []
         abort = calls[0][0].abort if calls else None
+        if calls:
+            self._start_io()
         if has_current_span():
             for call, _ in calls:
                 call.span = client_span(service, procedure)
@@ -767,14 +811,10 @@ class ClientEngine(Calls):
         self._room.notify(wakes)
 
     def _rouse_io_locked(self, wakes: list[Parker]) -> None:
-        """Make the I/O thread check its orders and timers; start it if there is none yet."""
+        """Make the I/O thread check its orders and timers."""
         self.idle.notify_forced(wakes)
         if self.channel is not None:
             self.channel.wake()
-        if self._thread is None and not self.stopping:
-            name = f"wsmux-rpc-{self.connector.own_id}"
-            self._thread = daemon_thread(target=ClientLoop(self).run, name=name)
-            start_thread(self._thread)
 
     def after(self, wakes: list[Parker]) -> None:
         """Wake threads after a change, and send what it queued; call it without the mutex."""

@@ -15,7 +15,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...config import KIB, Config
-from ...exceptions import CloseCode, ConnectionClosed, HandshakeError, WsmuxError
+from ...exceptions import (
+    CloseCode,
+    ConnectionClosed,
+    HandshakeError,
+    NoThreadError,
+    WsmuxError,
+)
 from ...handshake.headers import check_options, header_lines
 from ...handshake.tcp import connect_tcp, is_tcp
 from ...handshake.websocket_client import shake_hands
@@ -226,13 +232,29 @@ def _over_stream(stream: Stream, max_size: int) -> MessageTransport:
 
 
 def socket_over(stream: Stream) -> socket.socket:
-    """Return a socket with the bytes of a stream, copied by two threads."""
-    ours, theirs = socket.socketpair()
+    """Return a socket with the bytes of a stream, copied by two threads.
+
+    Raises:
+        NoThreadError, OSError: the system has no thread or descriptor left; the stream is closed.
+    """
+    try:
+        ours, theirs = socket.socketpair()
+    except OSError:
+        stream.close()
+        raise
     ours.settimeout(None)
     joint = _Joint(stream, ours)
-    for copy in (joint.upwards, joint.downwards):
-        name = f"{stream.connection.name}-{stream.id}-{copy.__name__}"
-        start_thread(daemon_thread(target=copy, name=name))
+    left = [joint.upwards, joint.downwards]
+    try:
+        while left:
+            name = f"{stream.connection.name}-{stream.id}-{left[0].__name__}"
+            start_thread(daemon_thread(target=left[0], name=name))
+            left.pop(0)
+    except NoThreadError:
+        theirs.close()  # ends the thread that was started, if any
+        for _ in left:
+            joint.leave()
+        raise
     return theirs
 
 
@@ -254,7 +276,7 @@ class _Joint:
         except (WsmuxError, OSError, ValueError) as error:
             self._cut(error)
         finally:
-            self._leave()
+            self.leave()
 
     def downwards(self) -> None:
         """Copy from the stream to the socket."""
@@ -265,7 +287,7 @@ class _Joint:
         except (WsmuxError, OSError, ValueError) as error:
             self._cut(error)
         finally:
-            self._leave()
+            self.leave()
 
     def _cut(self, error: Exception) -> None:
         _log.debug("stream %d is carried no further: %s", self._stream.id, error)
@@ -275,7 +297,8 @@ class _Joint:
             _log.debug("its socket was no longer connected")
         self._stream.close()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Count one of the two threads as over."""
         with self._lock:
             self._running -= 1
             last = not self._running

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...exceptions import NoThreadError
 from ...runtime.logs import logger
-from ...runtime.threads import daemon_thread
+from ...runtime.threads import daemon_thread, start_thread
 
 __all__ = ["EventCallbacks"]
 
@@ -39,15 +40,25 @@ class EventCallbacks:
             _log.warning("%s: an event was dropped: the callbacks are too slow", self._name)
             return
         self._waiting.put((kind, what))
-        with self._lock:
-            if self._thread is None:
-                name = f"{self._name}-callbacks"
-                self._thread = daemon_thread(target=self._tell, name=name)
-                self._thread.start()
+        self._start()
 
     def close(self) -> None:
         """End the thread once all queued events are delivered; does not wait."""
+        if not self._waiting.empty():
+            self._start()
         self._waiting.put(None)
+
+    def _start(self) -> None:
+        """Start the thread, unless it runs; if the system has none, the next event tries again."""
+        with self._lock:
+            if self._thread is not None:
+                return
+            try:
+                self._thread = daemon_thread(target=self._tell, name=f"{self._name}-callbacks")
+                start_thread(self._thread)
+            except NoThreadError as error:
+                self._thread = None
+                _log.warning("%s: the callbacks wait for a thread: %s", self._name, str(error))
 
     def _tell(self) -> None:
         while (event := self._waiting.get()) is not None:

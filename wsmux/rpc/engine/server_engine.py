@@ -35,6 +35,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...exceptions import NoThreadError
 from ...protocols.framing import Opcode
 from ...runtime import clock, fork
 from ...runtime.deadline import Deadline
@@ -436,8 +437,11 @@ class ServerEngine:
                         renewal = None
                     record.renewing = renewal is not None
 
-        name = f"{channel.name}-metadata"
-        daemon_thread(target=run, name=name).start()
+        try:
+            start_thread(daemon_thread(target=run, name=f"{channel.name}-metadata"))
+        except NoThreadError as error:
+            _log.warning("%s validates new metadata itself: %s", channel.name, str(error))
+            run()
 
     def _validate(self, record: SessionRecord, renewal: Renewal) -> None:
         """Validate new metadata, and use it, or end the session."""

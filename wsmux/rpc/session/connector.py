@@ -461,6 +461,16 @@ class Connector:
             text = f"failed to construct handshake metadata: {text}"
             self._fail(now, Failure(FailureKind.HANDSHAKE, text))
 
+    def metadata_delayed(self, wanted: HelloWanted | MetadataWanted, text: str, now: float) -> None:
+        """Record that nobody can make metadata now: the next connection asks for it again."""
+        if isinstance(wanted, HelloWanted):
+            current = wanted.attempt == self._attempt
+        else:
+            current = wanted.session is self.session and wanted.session.attached
+        if current:
+            self._trouble = text
+            self._drop(now, again=True)
+
     def receive(self, attempt: int, data: Buffer, now: float) -> None:
         """Process one message of a connection."""
         if attempt != self._attempt:
