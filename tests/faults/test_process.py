@@ -69,6 +69,11 @@ def test_a_subinterpreter_ends_though_its_streams_are_open(end: str) -> None:
     process_scripts.run("subinterpreter", end)
 
 
+@pytest.mark.skipif(find_spec("_testcapi") is None, reason="this Python was built without it")
+def test_a_subinterpreter_ends_though_clients_and_servers_of_river_are_open() -> None:
+    process_scripts.run("subinterpreter_with_river")
+
+
 @IN_WIRES
 @pytest.mark.parametrize("kind", ["stream", "rwb", "w", *wide("rb", "wb", "r", "rw")])
 def test_collection_inside_the_mutex_resets_the_stream(kind: str, protocol: str) -> None:

@@ -1159,6 +1159,31 @@ def subinterpreter(end: str) -> None:
     assert _testcapi.run_in_subinterp(IN_SUBINTERPRETER.format(end=endings[end])) == 0
 
 
+RIVER_IN_SUBINTERPRETER = """
+from wsmux import rpc
+service = rpc.Service("test")
+@service.rpc()
+def same(ctx, init):
+    return init
+note = lambda *event: None
+options = {"codec": "json", "on_session_status": note}
+server = rpc.serve([service], on_session_transition=note, **options)
+handler = rpc.handler([service], **options)
+client = rpc.connect(server.url, metadata=lambda: 1, **options)
+assert client.rpc("test", "same", 1, 5.0) == 1
+refused = rpc.connect("ws://127.0.0.1:1/", eager=True, **options)
+pending = refused.submit("test", "same", 1)
+unused = rpc.connect(server.url, **options)
+"""
+
+
+def subinterpreter_with_river() -> None:
+    """Leave clients and servers of River open in an interpreter that is ended."""
+    import _testcapi
+
+    assert _testcapi.run_in_subinterp(RIVER_IN_SUBINTERPRETER) == 0
+
+
 # Each has to fail typed, and leave no socket behind.
 IN_ISOLATED = """
 import os
@@ -1217,6 +1242,7 @@ SCRIPTS: dict[str, Callable[..., None]] = {
     "log_goes_over_the_connection": log_goes_over_the_connection,
     "reason_looks_at_connection": reason_looks_at_connection,
     "subinterpreter": subinterpreter,
+    "subinterpreter_with_river": subinterpreter_with_river,
 }
 
 if __name__ == "__main__":

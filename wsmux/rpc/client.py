@@ -424,7 +424,8 @@ class Client(Closing):
     def close(self, timeout: float | None = 5.0) -> None:
         """End every call and the connection; closing twice is safe.
 
-        Data already sent has ``timeout`` seconds, and one more for the socket, to be transmitted.
+        Blocks for ``timeout`` seconds at most, which data already sent has to be transmitted; the
+        socket has one more for the closing handshake. An attempt to connect is not waited for.
         """
         self._engine.close(timeout)
 

@@ -344,6 +344,7 @@ class MessageTransport:
         self.pings = framing.has_controls
         self.close_notice = False
         self._give_up: float | None = None  # end of the time for the closing handshake
+        self._sends_first = False  # that time begins anew when all is sent, see keep_sending_locked
         self._reported = 0  # allocated bytes last reported to the process-wide sum
         self._saves = False  # memory is short: a small read buffer is used
         self._paused = False  # reading is paused: see _limit_process_memory
@@ -469,6 +470,17 @@ class MessageTransport:
         if self.error is None:
             self._end_locked(closed_error(code, reason, "local"))
         return self._queue_close_locked(code, reason, last=True)
+
+    def keep_sending_locked(self, until: float | None) -> None:
+        """Give queued frames until then, ``None`` without end, before the closing handshake.
+
+        To be called after ``close_locked``, which gives both together ``Config.close_timeout``.
+        From when all is sent, the peer has that for its part of the closing handshake.
+        """
+        self._sends_first = True
+        if until is not None:
+            until = max(until, clock.monotonic()) + self.config.close_timeout
+        self._give_up = until
 
     def abort(self, error: WsmuxError | None = None) -> None:
         """Close the socket at once, without a close frame."""
@@ -645,6 +657,9 @@ class MessageTransport:
             return True
         if self.queue.has_output():
             return False
+        if self._sends_first:
+            self._sends_first = False
+            self._give_up = min(self._give_up or NEVER, now + self.config.close_timeout)
         server = self.role is Role.SERVER  # first to close the TCP connection: RFC 6455, 7.1.1
         if not self.pings or (server and self._framing.failure is not None):
             self._socket.end_writing()  # the only close notice, or no answer to ours is read
@@ -1017,8 +1032,13 @@ def message_transport(
         raise
 
 
-def hang_up(transport: MessageTransport, code: int, reason: str) -> None:
+def hang_up(
+    transport: MessageTransport, code: int, reason: str, sends_for: Deadline | None = None
+) -> None:
     """Begin to close a transport after queued frames, from any thread and without blocking.
+
+    Those have until ``sends_for``, and the closing handshake ``close_timeout`` from then on; by
+    default both together have that.
 
     One that is closing is left alone: an owner in its I/O thread that repeats this with each batch
     would wake itself for the next one, for as long as the peer does not answer.
@@ -1027,5 +1047,7 @@ def hang_up(transport: MessageTransport, code: int, reason: str) -> None:
         if transport.error is not None:
             return
         transport.close_locked(code, reason)
+        if sends_for is not None:
+            transport.keep_sending_locked(sends_for.at)
     transport.flush()
     transport.wake()

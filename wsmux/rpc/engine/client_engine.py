@@ -11,7 +11,8 @@ Threads and locks:
 - Connections are made, metadata is made, and the user's callbacks run in a thread of their own
   each, so that none of them can block the I/O thread, which ends sessions in time. There is one
   thread at most that makes a connection.
-- The I/O thread starts with the first call, or eagerly, and ends with ``close``.
+- The I/O thread starts with the first call, or eagerly, and ends with ``close``, when it has sent
+  what was queued. A thread that still makes a connection then closes it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from ...exceptions import ForkedError, LocalProtocolError, NoThreadError, WsmuxE
 from ...protocols.base import Message as SendMessage
 from ...protocols.framing import Opcode, Received
 from ...runtime import clock, fork
-from ...runtime.deadline import Deadline
+from ...runtime.deadline import Deadline, deadline_in
 from ...runtime.logs import logger
 from ...runtime.parking import Parker, Waiter, WaitQueue, wake
-from ...runtime.threads import daemon_thread, start_thread
+from ...runtime.threads import daemon_thread, register, start_thread
 from ...transport.message_transport import MessageTransport
 from ..abort import ABORTED
 from ..errors import CANCEL, DEADLINE_EXCEEDED, UNEXPECTED_DISCONNECT, RiverError
@@ -157,6 +158,8 @@ class ClientLoop:
         """Make a connection, and serve it until it has ended."""
         engine = self._engine
         channel = self._dial(attempt)
+        if channel is None:
+            return
         if isinstance(channel, _Failed):
             text, fatal = channel
             self._with_connector(
@@ -181,40 +184,55 @@ class ClientLoop:
         if over:
             own, text = self._connector.own_id, self._connector.given_up
             _log.error("the session of client %r has ended: %s", own, text)
-        engine.closing = _retire(channel, batches)
+        if engine.stopping:
+            hang_up(channel, engine.sends_for)
+            for _ in batches:  # sends the rest, and waits for the server's part
+                pass
+        else:
+            engine.closing = _retire(channel, batches)
 
-    def _dial(self, attempt: int) -> MessageTransport | _Failed:
+    def _dial(self, attempt: int) -> MessageTransport | _Failed | None:
         """Let another thread make a connection, and handle timers meanwhile.
 
-        Resolving a name, or a function of the application, can take any time.
+        Resolving a name, or a function of the application, can take any time. If the client is
+        closed meanwhile, this returns ``None``, and that thread closes the connection.
         """
-        engine = self._engine
+        engine, connector = self._engine, self._connector
         made: list[MessageTransport | _Failed] = []
 
         def run() -> None:
+            result: MessageTransport | _Failed
             wakes: list[Parker] = []
             try:
-                made.append(engine.dial(Deadline(engine.options.connection_timeout)))
+                result = engine.dial(Deadline(engine.options.connection_timeout))
             except BaseException as error:  # even SystemExit ends nothing but this attempt
-                made.append(self._failed(attempt, error))
+                result = self._failed(attempt, error)
             with engine.mutex:
-                engine.idle.notify_forced(wakes)
+                wanted = connector.state is not ConnectorState.CLOSED
+                if wanted:
+                    made.append(result)
+                    engine.idle.notify_forced(wakes)
             wake(wakes)
+            if not wanted and not isinstance(result, _Failed):
+                hang_up(result)
+                result.discard()
 
         name = f"wsmux-rpc-{self._connector.own_id}-connecting"
         try:
             start_thread(daemon_thread(target=run, name=name))
         except NoThreadError as error:
             return self._failed(attempt, error)
-        while not made:
+        while True:
             wakes: list[Parker] = []
             with engine.mutex:
                 self._handle_timer_locked(wakes)
             wake(wakes)
             with engine.mutex:
-                if not made:
-                    self._rest_locked()
-        return made.pop()
+                if made:
+                    return made.pop()
+                if connector.state is ConnectorState.CLOSED:
+                    return None
+                self._rest_locked()
 
     def _failed(self, attempt: int, error: BaseException) -> _Failed:
         """Log why an attempt has failed, and ask the application whether others are in vain."""
@@ -397,7 +415,8 @@ class ClientEngine(Calls):
         idle: where that thread waits while there is no connection.
         alarm: when it wakes by itself.
         stopping: whether it ends once no orders are left.
-        closing: the thread that sends the rest on the last connection, and waits for its end.
+        sends_for: how long it sends what is queued then.
+        closing: the thread that waits for the end of the last connection that was left before.
         dial, metadata, options, is_fatal: see ``rpc.connect``.
     """
 
@@ -434,6 +453,7 @@ class ClientEngine(Calls):
         self._connect_on_call = connect_on_call
         self.is_fatal = is_fatal
         self.closing: threading.Thread | None = None
+        self.sends_for = deadline_in(None, outlives=True)
         self._packer = Packer(codec, options.max_size)
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._spans_over: list[ClientSpan] = []  # ended with the next threads that are woken
@@ -447,6 +467,7 @@ class ClientEngine(Calls):
         self.stopping = False
         self._pid = os.getpid()
         fork.register(self)
+        register(self)
 
     # Any thread
 
@@ -667,22 +688,31 @@ class ClientEngine(Calls):
         return True
 
     def close(self, timeout: float | None) -> None:
-        """End every call and the connection; wait ``timeout`` seconds for messages to be sent."""
+        """End every call and the connection; wait ``timeout`` seconds for messages to be sent.
+
+        An attempt to connect is left to its thread, which closes what it makes.
+        """
         wakes: list[Parker] = []
+        deadline = Deadline(timeout)
         with self.mutex:
             if self._pid != os.getpid() or self.stopping:
                 return
-            self.stopping = True
+            self.stopping, self.sends_for = True, deadline
             self.connector.close()  # may be the second time, if the I/O thread failed
             self.settle_locked(wakes)
             thread = self._thread
-        self.after(wakes)
-        if thread is not None and thread is not threading.current_thread():
-            deadline = Deadline(timeout)
-            thread.join(deadline.remaining())
-            if self.closing is not None:
-                self.closing.join(deadline.remaining())
-        self._callbacks.close()
+        try:
+            self.after(wakes)
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(deadline.remaining())
+                if self.closing is not None:
+                    self.closing.join(deadline.remaining())
+        finally:
+            self._callbacks.close()
+
+    def leave(self) -> None:
+        """Close without waiting for the server; see ``runtime.threads``."""
+        self.close(0.0)
 
     # With the mutex held
 

@@ -84,9 +84,12 @@ def cut_by_size(channel: MessageTransport) -> tuple[str, bool] | None:
     return error.reason or "it was closed with code 1009", error.side == "remote"
 
 
-def hang_up(channel: MessageTransport) -> None:
-    """Start closing a transport, with the one code that River uses for all causes."""
-    end_messages(channel, CloseCode.NORMAL_CLOSURE, "")
+def hang_up(channel: MessageTransport, sends_for: Deadline | None = None) -> None:
+    """Start closing a transport, with the one code that River uses for all causes.
+
+    What is queued has until ``sends_for``; by default a second, the closing handshake included.
+    """
+    end_messages(channel, CloseCode.NORMAL_CLOSURE, "", sends_for)
 
 
 def dialler(

@@ -41,7 +41,7 @@ from ...runtime import clock, fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Parker, Waiter, wake
-from ...runtime.threads import daemon_thread, start_thread
+from ...runtime.threads import daemon_thread, register, start_thread
 from ...transport.message_transport import MessageTransport
 from ..errors import UNEXPECTED_DISCONNECT, FailureKind, GapError, RiverError, SessionFailure
 from ..options import Options
@@ -134,12 +134,17 @@ class ServerEngine:
         self._closed = False
         start_thread(daemon_thread(target=self._watch_times, name=f"{name}-times"))
         fork.register(self)
+        register(self)
 
     def forked(self) -> None:
         """See ``runtime.fork``."""
         self.mutex = threading.Lock()
         self.dispatcher.forked(self.mutex)
         self._closed = True
+
+    def leave(self) -> None:
+        """Close without waiting for handlers; see ``runtime.threads``."""
+        self.close(Deadline(0.0))
 
     # Any thread
 
