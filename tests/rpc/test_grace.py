@@ -59,6 +59,75 @@ def test_calls_end_while_a_connection_is_being_made(clock: testing.Clock, hangin
         hanging.go.set()
 
 
+def metadata_threads() -> int:
+    return [thread.name for thread in threading.enumerate()].count("wsmux-rpc-metadata")
+
+
+@pytest.fixture
+def token() -> Iterator[threading.Event]:
+    """Yield what a function for metadata waits for."""
+    token = threading.Event()
+    yield token
+    token.set()
+
+
+def test_metadata_that_take_long_are_made_by_one_thread(
+    clock: testing.Clock, token: threading.Event
+) -> None:
+    """What it makes at last is for the attempt that waits then, and only for that."""
+    made: list[int] = []
+    states: list[str] = []
+
+    def metadata() -> int:
+        made.append(len(made))
+        assert token.wait(WAIT)
+        return made[-1]
+
+    seen: list[int] = []
+    service = rpc.Service("test")
+    service.rpc(name="rpc")(lambda ctx, init: seen.append(ctx.metadata))
+    with (
+        rpc.serve([service]) as server,
+        rpc.connect(
+            server.url, metadata=metadata, eager=True, on_connection_status=states.append
+        ) as client,
+    ):
+        wait_for(lambda: made)
+        while states.count("handshaking") < 10:
+            clock.advance(1)
+            assert metadata_threads() == 1
+        while states[-1] != "handshaking":
+            clock.advance(0.1)
+        token.set()
+        client.wait_connected(WAIT)
+        client.rpc("test", "rpc", None, WAIT)
+        assert (made, seen) == ([0], [0])
+
+
+def test_a_call_made_while_metadata_are_made_ends_with_its_grace(
+    clock: testing.Clock, token: threading.Event
+) -> None:
+    options = rpc.Options(handshake_timeout=60)
+    states: list[str] = []
+    with (
+        rpc.serve([], options=options) as server,
+        rpc.connect(
+            server.url,
+            options=options,
+            metadata=lambda: token.wait(WAIT),
+            eager=True,
+            on_connection_status=states.append,
+        ) as client,
+    ):
+        wait_for(lambda: "handshaking" in states and metadata_threads() == 1)
+        call = client.submit("test", "rpc", None)
+        clock.advance(GRACE - 0.1)
+        assert not call.done()
+        clock.advance(0.2)
+        with pytest.raises(rpc.RiverError, match=LOST):
+            call.result(0)
+
+
 def test_an_attempt_that_hangs_is_followed_by_one_more(
     clock: testing.Clock, hanging: Hanging
 ) -> None:

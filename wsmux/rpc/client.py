@@ -466,7 +466,8 @@ def connect(
         client_id: identifies this client; random by default. Keep it secret from other clients.
         server_id: the id of the server.
         metadata: the metadata of the handshake, or a function that returns it for each connection
-            and whenever the server asks; the function may block.
+            and whenever the server asks. The function may block; it is not called again meanwhile,
+            and if its connection is over when it returns, the next one gets what it returned.
         schema: the schema as served, as JSON or decoded, or the services themselves. Calls by
             attribute then use the right kind, and unknown names are errors.
         timeout: the default timeout of each call in seconds, from its start to its end, even for a

@@ -10,7 +10,7 @@ Threads and locks:
   accepts it; the I/O thread sends the rest.
 - Connections are made, metadata is made, and the user's callbacks run in a thread of their own
   each, so that none of them can block the I/O thread, which ends sessions in time. There is one
-  thread at most that makes a connection.
+  thread at most that makes a connection, and one that makes metadata.
 - The I/O thread starts with the first call, or eagerly, and ends with ``close``, when it has sent
   what was queued. A thread that still makes a connection then closes it.
 """
@@ -77,6 +77,9 @@ __all__ = ["ClientEngine", "ClientLoop"]
 
 _log = logger("wsmux.rpc")
 
+# Looking it up in the class for each call and message costs too much.
+_HANDSHAKING = ConnectorState.HANDSHAKING
+
 _Batches = Generator[list[Received]]
 
 
@@ -93,6 +96,9 @@ class ClientLoop:
     def __init__(self, engine: ClientEngine) -> None:
         self._engine = engine
         self._connector = engine.connector
+        # Guarded by the mutex: what metadata are wanted for, and whether a thread makes some.
+        self._wanted: HelloWanted | MetadataWanted | None = None
+        self._making = False
 
     def run(self) -> None:
         """Run the I/O thread."""
@@ -330,10 +336,18 @@ class ClientLoop:
                 self._perform(order)
 
     def _make_metadata(self, wanted: HelloWanted | MetadataWanted) -> None:
-        """Let the application make metadata in a thread that may block, then use it."""
+        """Let the application make metadata in a thread that may block, then use it.
+
+        If that outlasts the attempt, what it makes is for the one that wants metadata by then.
+        """
         make, connector = self._engine.metadata, self._connector
+        with self._engine.mutex:
+            self._wanted = wanted
+            if self._making:
+                return
+            self._making = make is not None
         if make is None:
-            self._use_metadata(wanted, None)
+            self._use_metadata(None)
             return
 
         def run() -> None:
@@ -341,31 +355,35 @@ class ClientLoop:
                 value = make()
             except BaseException as error:  # even SystemExit from a function of the application
                 _log.exception("no metadata for a handshake")
-                if isinstance(wanted, HelloWanted):
-                    attempt, text = wanted.attempt, str(error)
-                    self._with_connector(
-                        lambda: connector.hello_failed(attempt, text, clock.monotonic())
-                    )
-                return
-            self._use_metadata(wanted, value)
+                self._use_metadata(None, failure=str(error))
+            else:
+                self._use_metadata(value)
+
+        def delay(reason: str) -> None:
+            self._wanted, self._making = None, False
+            connector.metadata_delayed(wanted, reason, clock.monotonic())
 
         try:
             start_thread(daemon_thread(target=run, name="wsmux-rpc-metadata"))
         except NoThreadError as error:
             text = str(error)
             _log.warning("%s: no metadata for a handshake: %s", connector.own_id, text)
-            self._with_connector(
-                lambda: connector.metadata_delayed(wanted, text, clock.monotonic())
-            )
+            self._with_connector(lambda: delay(text))
 
-    def _use_metadata(self, wanted: HelloWanted | MetadataWanted, value: Any) -> None:
+    def _use_metadata(self, value: Any, failure: str | None = None) -> None:
+        """Use metadata that were made, or note why they could not be."""
         connector = self._connector
 
         def use() -> None:
-            if isinstance(wanted, HelloWanted):
-                connector.hello(wanted.attempt, value, clock.monotonic())
-            else:
-                connector.refresh(wanted.session, value)
+            now = clock.monotonic()
+            wanted, self._wanted, self._making = self._wanted, None, False
+            if isinstance(wanted, MetadataWanted):
+                if failure is None:
+                    connector.refresh(wanted.session, value)
+            elif wanted is not None and failure is None:
+                connector.hello(wanted.attempt, value, now)
+            elif wanted is not None and failure is not None:
+                connector.hello_failed(wanted.attempt, failure, now)
 
         self._with_connector(use)
 
@@ -748,8 +766,12 @@ class ClientEngine(Calls):
             messages: list[SendMessage] = [(d, b"") for d in self.connector.data_to_send()]
             with channel.mutex:
                 channel.queue.add_data_locked(messages)
-        due = self.connector.next_timer() if channel is None else None
-        if self.orders or self.stopping or (due is not None and due < self.alarm):
+        # A call may begin a session, and so its grace; once connected, timers only come later.
+        waits = channel is None or self.connector.state is _HANDSHAKING
+        due = self.connector.next_timer() if waits else None
+        known = self.alarm if channel is None else channel.owner_timer
+        new = due is not None and (known is None or due < known)
+        if self.orders or self.stopping or new:
             self._rouse_io_locked(wakes)
         session = self.connector.session
         if session is None or not session.full:
