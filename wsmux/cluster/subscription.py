@@ -88,11 +88,12 @@ class Subscription(Closing):
 
     def _fetch(self, deadline: Deadline) -> None:
         """Get what the store has, or wait for it."""
+        # First: whatever happens from now on, such as an end, is another number to the wait below.
+        changes = self._store.changes(self.topic)
         if self._closed:
             raise ValueError("this subscription is closed")
         if self._store.closed:
             raise ValueError("the cluster of this subscription was left: close() has been called")
-        changes = self._store.changes(self.topic)
         try:
             if self._follower.position is None:
                 self._follower.got(self._store.read(self.topic, None))
