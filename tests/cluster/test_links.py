@@ -315,6 +315,20 @@ def test_a_link_that_has_ended_holds_no_connection(ended: str) -> None:
         assert connection.closed
 
 
+def test_a_link_that_breaks_behind_another_one_is_forgotten() -> None:
+    link, (ours, far), (theirs, other) = links_module.Link(False), wsmux.pair(), wsmux.pair()
+    with far, other:
+        assert link.connected(lambda _: ours, Deadline(WAIT)) is ours
+        stream = ours.open_stream()
+        assert link.adopt(theirs)
+        assert not link.end_unused()
+        ours.abort()
+        assert not link.end_unused()  # as the other one is used
+        theirs.abort()
+        assert link.end_unused()
+        stream.close()
+
+
 def test_links_without_a_connection_are_forgotten(tmp_path: Path) -> None:
     links = links_module.Links("a" * 32, "host", None, None, print)
     for number in range(3):

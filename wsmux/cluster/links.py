@@ -625,7 +625,8 @@ class Link:
         Connections that were given up are ended, too, if they have no streams any more.
         """
         with self._changed:
-            ended = [each for each in self._given_up if not each.stats().streams]
+            # Of one that was lost, the streams that were open are counted for ever.
+            ended = [each for each in self._given_up if each.closed or not each.stats().streams]
             self._given_up = [each for each in self._given_up if each not in ended]
             if self.current() is None and not self._given_up and not self._dialled:
                 self._over = True
