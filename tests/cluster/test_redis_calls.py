@@ -16,10 +16,12 @@ from wsmux.cluster import redis_calls as redis_calls_module
 from wsmux.cluster.redis_calls import RedisCalls
 from wsmux.storage.redis_client import redis_client
 
+from ..helpers.cluster_nodes import LEASE
 from ..helpers.interrupts import interrupted_at
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import WAIT
-from ..helpers.waiting import wait_for
+from ..helpers.waiting import wait_for, wait_for_value
+from .conftest import Pairs
 
 ECHO = "return ARGV[1]"
 
@@ -69,6 +71,34 @@ def test_a_redis_that_stands_still_is_waited_for_no_longer_than_told() -> None:
             cluster.open_stream("user:2", timeout=0.05)
         with wsmux.deadline(0.05), pytest.raises(Unreachable, match="not answered in time"):
             cluster.who()
+
+
+def test_a_join_that_was_given_up_and_runs_behind_the_leave_is_taken_back(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joins, left, joined = threading.Semaphore(1), threading.Event(), threading.Event()
+    make = redis_calls_module._Pending.make
+
+    def late(pending: redis_calls_module._Pending, client: Any) -> None:
+        held = "user:1" in pending.call[2] and joins.acquire(blocking=False)
+        assert not held or left.wait(WAIT)
+        make(pending, client)
+        if held:
+            joined.set()
+
+    with (
+        Cluster(server.url, namespace=namespace, lease=LEASE) as one,
+        Cluster(server.url, namespace=namespace, lease=LEASE) as two,
+    ):
+        _, connection = pairs()
+        one.join(connection, "user:2")
+        monkeypatch.setattr(redis_calls_module._Pending, "make", late)
+        with wsmux.deadline(0.2):
+            presence = one.join(connection, "user:1")
+        one.leave(presence)
+        left.set()
+        assert joined.wait(WAIT)
+        wait_for_value(lambda: [each.name for each in two.who()], ["user:2"])
 
 
 def test_calls_beyond_the_bound_are_refused(

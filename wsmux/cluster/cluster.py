@@ -423,6 +423,7 @@ class _Running:
         self._closed = False
         self._lost = self._said = 0  # how often Redis has forgotten this node, and was told again
         self._checked: list[Presence] = []  # who is not yet said again
+        self._read: Any = b"0"  # how far what Redis has of this node was compared
         self._anew = False
         self._unsaid: dict[Presence, bool] = {}  # whether it joins, for what Redis was not told
         self._askers = ThreadPool(ASKERS, "wsmux-cluster-status")
@@ -706,11 +707,21 @@ class _Running:
         self._links.drop_ended()
 
     def _repair(self) -> None:
-        """Say of some members again that they have joined: Redis may have evicted their keys."""
+        """Say of some members again that they have joined, and of others that they have left.
+
+        Redis may have evicted the keys of the former. The latter are those whose joining was given
+        up, and has come to Redis behind their leaving.
+        """
+        assert self._directory is not None
         if not self._checked:
             self._checked = self._members.who("", True)
         step, self._checked = self._checked[:SAID], self._checked[SAID:]
         self._join_all(step)
+        self._read, said = self._directory.said(self.id, self._read)
+        names = {name for name, _ in said}
+        here = {name: {each.presence.id for each in self._members.find(name)} for name in names}
+        left = [(name, id) for name, id in said if id not in here[name]]
+        self._leave_all([Presence(name, self.id, id, 0.0) for name, id in left])
 
 
 def _steps(presences: Sequence[Presence]) -> Iterator[Sequence[Presence]]:

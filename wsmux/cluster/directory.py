@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..runtime.logs import logger
 from .members import MAX_MEMBERS
@@ -120,6 +120,13 @@ for at = 3, #ARGV, 2 do
   if redis.call('EXISTS', ARGV[1] .. name) == 0 then redis.pcall('ZREM', KEYS[2], name) end
   redis.pcall('SREM', KEYS[1], member .. ' ' .. name)
 end
+"""
+
+# KEYS: of. ARGV: where to go on, how many members. Returns where to go on next, '0' at the end, and
+# the member and name of each; there may be more than were asked for.
+_SAID = """
+local told = redis.pcall('SSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+return told.err and {'0', {}} or told
 """
 
 # KEYS: the name. ARGV: the prefix of the keys of nodes. Returns member, since, record for each; of
@@ -222,6 +229,7 @@ return {removed, left}
 """
 
 _MEMBER = re.compile(rb"([0-9a-f]{32}) ([0-9]{1,20})")
+_ITEM = re.compile(rb"([0-9]{1,20}) (.+)", re.DOTALL)
 
 _log = logger("wsmux.cluster")
 
@@ -311,6 +319,21 @@ class Directory:
         keys = f"{self._of}{node}", self._names
         each = [text for name, _, id, _ in presences for text in (id, name)]
         self._calls.run(_LEAVE, keys, (self._name, node, *each))
+
+    @understood()
+    def said(self, node: str, after: Any) -> tuple[Any, list[tuple[str, str]]]:
+        """Return where to go on, and the names and ids of some members that Redis has of a node.
+
+        Args:
+            node: its id.
+            after: where to go on; ``b"0"`` is the beginning, and the end.
+
+        Raises:
+            Unreachable: Redis has failed.
+        """
+        after, items = self._calls.run(_SAID, (f"{self._of}{node}",), (after, STEP))
+        found = (_ITEM.fullmatch(each) for each in items)
+        return after, [(_text(each[2]), _text(each[1])) for each in found if each]
 
     @understood()
     def find(self, name: str) -> list[Found]:
