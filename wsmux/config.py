@@ -276,6 +276,15 @@ class Config:
     connection ends with 1008. On ``yamux``, where each stream may always hold 256 KiB, the limit is
     at least that times the number of streams."""
 
+    max_window_bytes: int | None = None
+    """Bytes of all windows together, and unread bytes of streams that have ended. Beyond it no
+    window grows, and new streams get the smallest one, 16 KiB; and a stream of the peer counts for
+    ``max_streams`` until all of it was read. ``None`` counts no windows, so that streams whose
+    readers are slow may reach ``max_connection_buffer``. They do not if that is above the sum of
+    this and ``max_streams`` smallest windows for each direction: then slow readers make writers
+    wait, and reset no stream, as between the processes of a cluster. On ``yamux`` the smallest
+    window is 256 KiB."""
+
     max_process_buffer: int = 256 * MIB
     """The same for all connections of the process, including incomplete messages of River and RMB;
     the largest holder gives way. While it is exceeded, connections that wait for the rest of a

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ import wsmux
 from wsmux.cluster import Cluster, NotConnected, Unreachable
 from wsmux.cluster import links as links_module
 from wsmux.cluster.records import Node, Presence, link_token
+from wsmux.config import MIB, SMALLEST_WINDOW
 from wsmux.diagnostics.status import STALLED_AFTER
+from wsmux.mux.stream_table import PRESSURE
+from wsmux.protocols.base import Role
+from wsmux.protocols.native import NativeProtocol
 from wsmux.runtime.deadline import Deadline
 
 from ..helpers.cluster_nodes import asked, of
@@ -587,3 +592,201 @@ def test_a_node_that_has_left_shares_no_links() -> None:
     connection, other = wsmux.pair()
     with connection, other, pytest.raises(wsmux.HandshakeError, match="has left the cluster"):
         links.adopt("b" * 32, connection)
+
+
+# What a few clients may do to the streams of all others on a link
+
+
+def request(
+    link: wsmux.Connection, node: Node, cluster: Cluster, pairs: Pairs
+) -> tuple[wsmux.Stream, wsmux.Stream]:
+    """Open a stream on a link to a client of the node, and return both ends."""
+    client, connection = pairs()
+    presence = cluster.join(connection, "user:1")
+    stream = link.open_stream()
+    stream.timeout = WAIT
+    stream.write(message({"v": 1, "node": node.id, "name": "user:1", "member": presence.id}))
+    (size,) = struct.unpack(">I", stream.read(4))
+    assert json.loads(stream.read(size))["ok"] is True
+    far = client.accept_stream(WAIT)
+    far.timeout = WAIT
+    return stream, far
+
+
+def test_streams_that_are_opened_and_reset_end_no_others(
+    link: wsmux.Connection, node: Node, cluster: Cluster, pairs: Pairs
+) -> None:
+    other = request(link, node, cluster, pairs)
+    for _ in range(1500):
+        link.open_stream(WAIT).reset()
+    exchange(*other)
+
+
+def test_a_link_outlives_the_end_of_all_streams_at_once_that_are_written_to() -> None:
+    config = links_module.LINK
+    one, two = NativeProtocol(Role.CLIENT, config), NativeProtocol(Role.SERVER, config)
+    ids = [one.open_stream() for _ in range(config.max_streams)]
+    deliver(one.control_to_send(), two)
+    for each in ids:
+        two.accept(each, config.receive_window)
+    deliver(two.control_to_send(), one)
+    for each in ids:
+        assert one.send_data(each, b"on its way") == 10
+        two.reset_write(each, 0)
+        two.reset_read(each, 0)
+    deliver(one.data_to_send(), two)
+    deliver([*two.control_to_send(), *two.data_to_send()], one)
+    deliver([*one.control_to_send(), *one.data_to_send()], two)
+    assert (one.open_streams(), two.open_streams()) == (0, 0)
+
+
+def deliver(messages: list[tuple[Any, Any]], to: NativeProtocol) -> None:
+    for head, body in messages:
+        to.receive_data(bytes(head) + bytes(body))
+
+
+def test_a_node_that_is_late_to_read_may_end_many_streams() -> None:
+    ours, before = socket.socketpair()
+    behind, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    reads = threading.Event()
+    reads.set()
+    many = wsmux.Config(max_pending_opens=10_000)
+    with ExitStack() as held, before, behind:
+        link = held.enter_context(wsmux.from_socket(ours, role="server", config=links_module.LINK))
+        peer = held.enter_context(wsmux.from_socket(theirs, role="client", config=many))
+        for source, target, gate in ((before, behind, reads), (behind, before, None)):
+            thread = threading.Thread(target=_carry, args=(source, target, gate), daemon=True)
+            thread.start()
+        with peer.open_stream() as stream:
+            stream.write(b"before")
+            taken = link.accept_stream(WAIT)
+            taken.timeout = stream.timeout = WAIT
+            assert taken.read(6) == b"before"
+            reads.clear()
+            for _ in range(links_module.MAX_STREAMS):
+                peer.open_stream(WAIT).reset()
+            stream.write(b"behind")
+            assert taken.read(6) == b"behind"
+            reads.set()
+            exchange(stream, taken)
+
+
+def _carry(source: socket.socket, target: socket.socket, gate: threading.Event | None) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            if gate is not None:
+                gate.wait(WAIT)
+            target.sendall(data)
+
+
+SIZE = 450_000  # of bytes; more than the window of a client, and less than two
+
+
+def test_clients_that_do_not_read_hold_back_their_own_writers_alone(
+    server: RedisServer, namespace: str, pairs: Pairs, dialled: list[wsmux.Connection]
+) -> None:
+    clients = [pairs() for _ in range(3)]
+    with (
+        Cluster(server.url, namespace=namespace) as one,
+        Cluster(server.url, namespace=namespace) as two,
+        ThreadPoolExecutor(90) as pool,
+    ):
+        for number, (_, connection) in enumerate(clients):
+            one.join(connection, f"user:{number}")
+        streams = [
+            (two.open_stream(f"user:{number}", timeout=WAIT), client.accept_stream(WAIT))
+            for number, (client, _) in enumerate(clients)
+            for _ in range(30)
+        ]
+        written = [pool.submit(near.write, bytes(SIZE)) for near, _ in streams]
+        window = 30 * wsmux.Config().receive_window
+        for client, _ in clients:
+            wait_for(lambda client=client: client.stats().unread_bytes == window)
+        wait_for(
+            lambda: dialled[0].stats().waiting_writers + sum(each.done() for each in written) == 90
+        )
+        exchange(two.open_stream("user:0", timeout=WAIT), clients[0][0].accept_stream(WAIT))
+        for (_, far), each in zip(streams, written, strict=True):
+            far.timeout = WAIT
+            assert far.fill(bytearray(SIZE)) == SIZE
+            assert each.result(WAIT) == SIZE
+
+
+def test_no_stream_is_reset_though_all_windows_of_a_link_are_full() -> None:
+    most = 2 * MIB + 2 * 64 * SMALLEST_WINDOW
+    config = replace(
+        links_module.LINK,
+        max_streams=64,
+        max_window_bytes=2 * MIB,
+        max_connection_buffer=most + MIB,
+    )
+    near, far = wsmux.pair(config=config)
+    first, size = 64 * 1024, 512 * 1024
+    with near, far, ThreadPoolExecutor(128) as pool:
+        streams = [(near.open_stream(WAIT), far.accept_stream(WAIT)) for _ in range(64)]
+        streams += [(near.accept_stream(WAIT), each) for each in opened(far, 64)]
+        written = [pool.submit(writer.write, bytes(size)) for _, writer in streams]
+        for reader, _ in streams:  # so that windows grow
+            reader.timeout = WAIT
+            assert reader.fill(bytearray(first)) == first
+        wait_for(lambda: far.stats().waiting_writers + sum(each.done() for each in written) == 128)
+        assert near.stats().unread_bytes <= most
+        for (reader, _), each in zip(streams, written, strict=True):
+            assert reader.fill(bytearray(size - first)) == size - first
+            assert each.result(WAIT) == size
+
+
+def test_all_windows_of_a_link_fit_what_it_may_hold() -> None:
+    config = links_module.LINK
+    assert config.max_window_bytes is not None
+    smallest = 2 * config.max_streams * SMALLEST_WINDOW
+    ended = links_module.MAX_OF_CLIENT * SMALLEST_WINDOW
+    assert config.max_window_bytes + smallest + ended <= config.max_connection_buffer
+    # And one link leaves others what the process may hold.
+    assert config.max_connection_buffer <= config.max_process_buffer * PRESSURE
+
+
+def opened(connection: wsmux.Connection, count: int) -> list[wsmux.Stream]:
+    return [connection.open_stream(WAIT) for _ in range(count)]
+
+
+def test_a_stream_that_a_full_link_has_no_place_for_is_refused(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "LINK", replace(links_module.LINK, max_streams=2))
+    client, connection = pairs()
+    with (
+        Cluster(server.url, namespace=namespace) as one,
+        Cluster(server.url, namespace=namespace) as two,
+        ExitStack() as held,
+    ):
+        one.join(connection, "user:1")
+        for _ in range(2):
+            stream = held.enter_context(two.open_stream("user:1", timeout=WAIT))
+            far = held.enter_context(client.accept_stream(WAIT))
+        with pytest.raises(Unreachable, match="nobody took it there"):
+            two.open_stream("user:1", timeout=WAIT)
+        stream.timeout = far.timeout = WAIT
+        exchange(stream, far)
+
+
+def test_no_client_takes_more_streams_than_its_own_share(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "MAX_OF_CLIENT", 2)
+    client, connection = pairs()
+    with (
+        Cluster(server.url, namespace=namespace) as one,
+        Cluster(server.url, namespace=namespace) as two,
+        ExitStack() as held,
+    ):
+        one.join(connection, "user:1")
+        for _ in range(2):
+            stream = held.enter_context(two.open_stream("user:1", timeout=WAIT))
+            held.enter_context(client.accept_stream(WAIT))
+        with pytest.raises(Unreachable, match="it has 2 streams open, and 2 are the most"):
+            two.open_stream("user:1", timeout=WAIT)
+        stream.reset()
+        wait_for(lambda: connection.stats().streams == 1)
+        two.open_stream("user:1", timeout=WAIT).close()

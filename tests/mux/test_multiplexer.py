@@ -36,13 +36,21 @@ class Still:
         return self._now
 
 
-@pytest.mark.parametrize(("near", "grows"), [(WINDOW + 1, True), (WINDOW, False)])
+@pytest.mark.parametrize(
+    ("near", "most", "grows"),
+    [
+        (WINDOW + 1, None, True),
+        (WINDOW, None, False),
+        (WINDOW + 1, 2 * WINDOW, True),
+        (WINDOW + 1, 2 * WINDOW - 1, False),
+    ],
+)
 def test_bulk_makes_the_window_grow_and_the_reader_wait_for_more(
-    monkeypatch: pytest.MonkeyPatch, near: int, grows: bool
+    monkeypatch: pytest.MonkeyPatch, near: int, most: int | None, grows: bool
 ) -> None:
     monkeypatch.setattr("wsmux.mux.multiplexer.NEAR", 3600.0)
     monkeypatch.setattr("wsmux.mux.multiplexer.NEAR_WINDOW", near)
-    config = wsmux.Config(receive_window=WINDOW)
+    config = wsmux.Config(receive_window=WINDOW, max_window_bytes=most)
     client, server = wsmux.pair(config=config)
     with client, server:
         sender = server.open_stream()

@@ -358,6 +358,39 @@ def test_a_new_stream_gets_the_smallest_window_from_so_much_unread_on(
     assert side.table.open(START).window == window
 
 
+def test_a_new_stream_gets_the_smallest_window_from_so_many_bytes_of_windows_on() -> None:
+    side = Side("wsmux", Role.CLIENT, max_window_bytes=3 * 2**18)
+    records = [side.table.open(START) for _ in range(4)]
+    assert [each.window for each in records] == [2**18] * 3 + [SMALLEST_WINDOW]
+    assert side.table.windows == 3 * 2**18 + SMALLEST_WINDOW
+    assert not side.table.may_widen(1)
+
+
+@pytest.mark.parametrize(("limits", "refused"), [({}, 0), ({"max_window_bytes": 2**20}, 1)])
+def test_where_windows_are_counted_a_stream_keeps_its_place_until_it_is_read(
+    limits: dict[str, int], refused: int
+) -> None:
+    ends = Ends("wsmux", max_streams=1, **limits)
+    table = ends.server.table
+    record, _, stream_id = watched(ends)
+    ends.client.take(ends.server)
+    written(ends, stream_id, b"12345")
+    for machine in (ends.client.machine, ends.server.machine):
+        machine.close_write(stream_id, START)
+    for _ in range(3):
+        ends.client.take(ends.server)
+        ends.server.take(ends.client)
+        ends.server.apply()
+    assert (record.finished, table.windows) == (True, 5)
+    ends.open(1)
+    assert table.refused == refused
+    table.consumed(record, len(record.buffer.take(2)))
+    assert table.windows == 3 + 2**18 * (1 - refused)
+    table.drop_unread(record)
+    ends.open(refused)
+    assert (table.refused, table.windows) == (refused, 2**18)
+
+
 def test_a_stream_that_holds_too_much_ends_with_code_2_and_the_reason(name: str) -> None:
     ends = Ends(name)
     record, parkers, _ = watched(ends)

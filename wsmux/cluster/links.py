@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client import connect, from_socket
-from ..config import Config
+from ..config import MIB, SMALLEST_WINDOW, Config
 from ..diagnostics.status import STALLED_AFTER
 from ..endpoints.acceptor import listen, listen_unix
 from ..endpoints.connection_options import ConnectionOptions
@@ -60,6 +60,7 @@ from ..handshake.access import Access
 from ..handshake.request import Request
 from ..mux.connection import Connection
 from ..mux.stream import Stream
+from ..protocols.abuse_limits import LATE_PER_STREAM
 from ..protocols.base import Role
 from ..runtime.deadline import Deadline, call_within
 from ..runtime.files import private_folder
@@ -92,8 +93,34 @@ MAX_LINKS = 1024
 # Seconds after which a thread looks again that waits for another one: a signal may have ended that.
 LOOK = 1.0
 
-# Streams of one link, far more than a client may have; and what the links of a node may hold.
-LINK = Config(max_streams=16_384)
+# Streams that each node may open on a link, and those of a client beyond which other nodes open no
+# more.
+MAX_STREAMS, MAX_OF_CLIENT = 2048, 1024
+
+# More than any node does.
+NEVER = 2**62
+
+# Bytes of all windows of a link, while new ones have the usual size, and grow.
+WINDOWS = 96 * MIB
+
+# What a link may hold. It joins two nodes that trust each other, and has the streams of all their
+# clients: limits that end a connection because of what one peer does would end the streams of all
+# because of what one client does, or many do together. So resets are not counted, and what else
+# each stream may cause has room for all streams at once, and for as many that have just ended.
+#
+# Nor is a stream reset since others are not read. Beyond ``WINDOWS``, 2,048 streams of either node
+# have 16 KiB each, 64 MiB in all; and 32 MiB are for streams that this node has opened, and that
+# have ended, but were not read. The other node's keep their places until then.
+LINK = Config(
+    max_streams=MAX_STREAMS,
+    max_window_bytes=WINDOWS,
+    max_connection_buffer=WINDOWS + 2 * MAX_STREAMS * SMALLEST_WINDOW + 32 * MIB,
+    max_cancelled=4 * MAX_STREAMS,
+    max_control_frames=4 * MAX_STREAMS * LATE_PER_STREAM,
+    max_control_bytes=MIB,
+    max_resets=NEVER,
+    reset_rate=NEVER,
+)
 
 _SIZE = struct.Struct(">I")
 
@@ -303,6 +330,10 @@ class LinkServer:
 
     def _answer(self, stream: Stream, client: Held, deadline: Deadline) -> None:
         try:
+            # What is on its way to it is held by the link, also when the asker has ended.
+            count = client.connection.stats().streams
+            if count >= MAX_OF_CLIENT:
+                raise Unreachable(f"it has {count} streams open, and {MAX_OF_CLIENT} are the most")
             joined = open_to(self._members, client, deadline)
         except ClusterError as error:
             kind = "not-connected" if isinstance(error, NotConnected) else "unreachable"

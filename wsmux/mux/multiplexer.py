@@ -64,7 +64,9 @@ NEAR = 0.001
 NEAR_WINDOW = 1024 * KIB
 
 
-def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: StreamRecord) -> None:
+def grow_locked(
+    protocol: MuxProtocol, table: StreamTable, transport: MessageTransport, record: StreamRecord
+) -> None:
     """Widen the window of a stream whose credit was just returned, if necessary.
 
     Under load the round-trip time is measured once a second, by pings without a waiting thread. The
@@ -77,9 +79,9 @@ def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: Stre
     rtt = alive.least
     if rtt is not None and rtt < NEAR and record.window >= NEAR_WINDOW:
         rtt = None
-    size = protocol.grow(now, rtt)
+    size = protocol.grow(now, rtt if table.may_widen(record.window) else None)
     if size:
-        record.set_window(size)
+        table.widen(record, size)
         return
     ping = alive.measure(now)
     if ping is not None:
@@ -277,7 +279,7 @@ class Multiplexer:
         if not self.protocol.has_output():
             return False
         if self.protocol.grows:
-            grow_locked(self.protocol, self.transport, record)
+            grow_locked(self.protocol, self.table, self.transport, record)
         return self.queue_locked()
 
     def close_locked(

@@ -118,6 +118,7 @@ class StreamTable:
         offered: streams waiting to be accepted, oldest first.
         acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
         unread: unread bytes of all streams.
+        windows: bytes of the windows of all streams, and unread bytes of those that have ended.
         changed: streams were added or removed since the owner last handled its timers.
         write_failed: a writing half failed; its writer may be waiting for the socket, not here.
         pings: the pings of the wire.
@@ -141,7 +142,7 @@ class StreamTable:
         self.acceptors = WaitQueue()
         self.openers = WaitQueue()
         self.pings = pings
-        self.unread = 0
+        self.unread = self.windows = 0
         self.unaccepted = 0
         self.opened = self.accepted = self.refused = 0
         self.accept_streams = accept_streams
@@ -154,6 +155,7 @@ class StreamTable:
         self._reasons = reasons
         self._start_on_data = start_on_data
         self._admit_stream = admit_stream
+        self._keeps_places = config.max_window_bytes is not None  # of ended streams, until read
         self._peer_streams = 0
         self._ended_unread: dict[int, StreamRecord] = {}  # ended on the wire, with unread bytes
         self._now = now
@@ -187,6 +189,7 @@ class StreamTable:
         window = self._window()
         record = StreamRecord(self._protocol.open_stream(window), peer_opened=False, window=window)
         self.records[record.id] = record
+        self.windows += window
         self.opened += 1
         self.changed = True
         self.idle_since = None
@@ -197,8 +200,19 @@ class StreamTable:
         short = (
             self.unread >= config.max_connection_buffer * PRESSURE
             or process_memory.total >= config.max_process_buffer * PRESSURE
+            or not self.may_widen(config.receive_window)
         )
         return min(config.receive_window, SMALLEST_WINDOW) if short else config.receive_window
+
+    def may_widen(self, count: int) -> bool:
+        """Return whether ``Config.max_window_bytes`` has room for so many bytes of a window."""
+        limit = self._config.max_window_bytes
+        return limit is None or self.windows + count <= limit
+
+    def widen(self, record: StreamRecord, size: int) -> None:
+        """Note that the window of a stream has grown to a size."""
+        self.windows += size - record.window
+        record.set_window(size)
 
     def take_offered(self) -> StreamRecord:
         """Accept the oldest offered stream."""
@@ -211,15 +225,22 @@ class StreamTable:
 
     def drop_unread(self, record: StreamRecord) -> None:
         """Drop the unread bytes of a stream."""
-        self.unread -= record.buffer.clear()
-        self._ended_unread.pop(record.id, None)
+        count = record.buffer.clear()
+        self.unread -= count
+        if record.finished:
+            self._read_behind_end(record, count)
 
     def consumed(self, record: StreamRecord, count: int) -> None:
         """Account for bytes that were read."""
         self.unread -= count
-        if self._ended_unread and not record.buffer.size:
-            self._ended_unread.pop(record.id, None)
+        if record.finished:
+            self._read_behind_end(record, count)
         self._protocol.consumed(record.id, count)
+
+    def _read_behind_end(self, record: StreamRecord, count: int) -> None:
+        self.windows -= count
+        if not record.buffer.size and self._ended_unread.pop(record.id, None) is not None:
+            self._peer_streams -= record.peer_opened and self._keeps_places
 
     def reset(self, record: StreamRecord, code: int) -> None:
         """Reset both halves on the wire, and drop unread bytes."""
@@ -301,6 +322,7 @@ class StreamTable:
         self._protocol.accept(stream_id, window)
         record = self.records[stream_id] = StreamRecord(stream_id, peer_opened=True, window=window)
         self._peer_streams += 1
+        self.windows += window
         self.unaccepted += 1
         self.idle_since = None
         self.reaper.begin(self._now)
@@ -353,9 +375,11 @@ class StreamTable:
         record = self.records.pop(event.stream_id, None)
         if record is not None:  # a refused stream has none
             record.finished = True
-            self._peer_streams -= record.peer_opened
+            self.windows += record.buffer.size - record.window
             if record.buffer.size:
                 self._ended_unread[record.id] = record
+            if not (record.buffer.size and self._keeps_places):
+                self._peer_streams -= record.peer_opened
         if not self.records:
             self.idle_since = self._now
 

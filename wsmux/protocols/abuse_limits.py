@@ -14,7 +14,14 @@ from __future__ import annotations
 from ..config import Config
 from ..exceptions import CloseCode, FrameError
 
-__all__ = ["BYTES_PER_PING", "FLOOD_PERIOD", "AbuseLimits", "StallTimer", "TokenBucket"]
+__all__ = [
+    "BYTES_PER_PING",
+    "FLOOD_PERIOD",
+    "LATE_PER_STREAM",
+    "AbuseLimits",
+    "StallTimer",
+    "TokenBucket",
+]
 
 # Seconds over which Config.max_empty_frames and Config.max_pings are counted. As in zmuxio.
 FLOOD_PERIOD = 5.0
