@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +127,63 @@ def test_names_and_their_number_are_bounded(
 
 
 # Streams
+
+
+@pytest.mark.parametrize(("bound", "names"), [("MAX_OF_NAME", "aaa"), ("MAX_MEMBERS", "abc")])
+def test_connections_that_have_ended_count_no_longer(
+    nodes: Nodes, pairs: Pairs, monkeypatch: pytest.MonkeyPatch, bound: str, names: str
+) -> None:
+    one, two = nodes
+    monkeypatch.setattr(members_module, bound, 2)
+    for name in names:
+        client, connection = pairs()
+        one.join(connection, name)
+        client.close()
+        assert connection.wait_closed(WAIT)
+    one.join(pairs()[1], "d")
+    two.open_stream("d").close()
+
+
+def test_without_redis_whoever_joins_forgets_connections_that_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed = [0.0]
+    late = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr("wsmux.runtime.deadline.clock", late)
+    with Cluster(lease=3600.0) as cluster:
+        client, connection = wsmux.pair()
+        cluster.join(connection, "a")
+        client.close()
+        assert connection.wait_closed(WAIT)
+        ended = weakref.ref(connection)
+        del client, connection
+        passed[0] += 3600.0
+        with closing(wsmux.pair()[0]) as other:
+            cluster.join(other, "b")
+            wait_for(lambda: gc.collect() >= 0 and ended() is None)
+
+
+def test_connections_that_end_during_an_outage_are_remembered_up_to_a_bound(
+    server: RedisServer, namespace: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "MAX_UNSAID", 3)
+    with Cluster(server.url, namespace=namespace, lease=1.0) as one:
+        node: Any = one._running()
+        ends = [pairs() for _ in range(9)]
+        for number, (_, connection) in enumerate(ends):
+            one.join(connection, f"user:{number}")
+        with monkeypatch.context() as away:
+            for name in ("leave", "announce", "withdraw"):
+                away.setattr(Directory, name, unreachable)
+            for client, _ in ends[:8]:
+                client.close()
+            wait_for_value(lambda: node._members.names(9)[1], ["user:8"])
+            assert len(node._unsaid) <= 3
+        wait_for_value(lambda: names(one.who()), ["user:8"])
+
+
+def unreachable(*_: object) -> None:
+    raise Unreachable("Redis failed")
 
 
 def write_all(stream: wsmux.Stream, data: bytes) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import wsmux
 from wsmux.cluster import Cluster, NotConnected, TopicGap, Unreachable
 from wsmux.cluster import cluster as cluster_module
 from wsmux.cluster import directory as directory_module
@@ -24,7 +27,7 @@ from wsmux.runtime import unix_sockets
 from ..helpers.cluster_nodes import LEASE, start_node
 from ..helpers.redis_server import RedisServer
 from ..helpers.timeouts import CONNECTS, WAIT
-from ..helpers.waiting import wait_for_value
+from ..helpers.waiting import wait_for, wait_for_value
 from .conftest import Pairs
 
 
@@ -261,6 +264,18 @@ def test_a_connection_that_ends_is_forgotten_without_leaving(
         cluster.join(connection, "user:1")
         client.close()
         wait_for_value(lambda: count(cluster), 0)
+
+
+def test_a_connection_that_ends_while_redis_is_away_is_forgotten(own_redis: RedisServer) -> None:
+    with Cluster(own_redis.url, lease=LEASE) as cluster:
+        client, connection = wsmux.pair()
+        cluster.join(connection, "user:1")
+        own_redis.kill()
+        client.close()
+        assert connection.wait_closed(WAIT)
+        ended = weakref.ref(connection)
+        del client, connection
+        wait_for(lambda: gc.collect() >= 0 and ended() is None)
 
 
 def test_without_redis_names_of_this_process_are_found_and_the_rest_is_said_later(

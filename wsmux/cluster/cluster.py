@@ -18,8 +18,9 @@ them, ``directory`` for the names, and ``topics``.
 
 A process is a *node* from the first use of the object on, and another one after a fork. Its lease
 is renewed by one thread, which also repeats what could not be told to Redis, sweeps the members of
-dead nodes, and forgets connections that have ended. While Redis is away, streams go on and names of
-this process are found; others raise ``Unreachable``.
+dead nodes, and forgets connections that have ended; without Redis, those that join do the latter.
+While Redis is away, streams go on and names of this process are found; others raise
+``Unreachable``.
 """
 
 from __future__ import annotations
@@ -426,6 +427,7 @@ class _Running:
         self._read: Any = b"0"  # how far what Redis has of this node was compared
         self._anew = False
         self._unsaid: dict[Presence, bool] = {}  # whether it joins, for what Redis was not told
+        self._look = Deadline(0.0, outlives=True)  # for ended members, by joins, without Redis
         self._askers = ThreadPool(ASKERS, "wsmux-cluster-status")
         self._process = NodeProcess(os.getpid(), socket.gethostname(), options.lease)
         self.topics: TopicStore
@@ -511,7 +513,14 @@ class _Running:
     # Names
 
     def join(self, connection: Connection, name: str) -> Presence:
-        presence = self._members.add(connection, name)
+        if self._directory is None and self._look.expired():  # there is no thread that would
+            self._forget_ended()
+        try:
+            presence = self._members.add(connection, name)
+        except ClusterError:
+            if not self._forget_ended():
+                raise
+            presence = self._members.add(connection, name)
         if self._directory is not None:
             try:
                 if not self._directory.join(self.id, [presence]):
@@ -613,10 +622,23 @@ class _Running:
         does = "has joined" if joins else "has left"
         _log.warning("Redis is told again that %r %s: %s", presence.name, does, str(error))
         with self._changed:
-            if len(self._unsaid) >= MAX_UNSAID:
-                self._unsaid, self._anew = {}, True
-            self._unsaid[presence] = joins
+            self._note_unsaid_locked(presence, joins)
             self._changed.notify_all()
+
+    def _note_unsaid_locked(self, presence: Presence, joins: bool) -> None:
+        if len(self._unsaid) >= MAX_UNSAID:
+            self._unsaid, self._anew = {}, True
+        self._unsaid[presence] = joins
+
+    def _forget_ended(self) -> bool:
+        """Remove the members whose connections have ended; return whether there were any."""
+        self._look = Deadline(self._options.lease / RENEWED, outlives=True)
+        ended = self._members.remove_ended()
+        if self._directory is not None:
+            with self._changed:
+                for each in ended:
+                    self._note_unsaid_locked(each, False)
+        return bool(ended)
 
     def _announce(self) -> None:
         """Renew the lease; if it was unknown, say all again that was said."""
@@ -688,13 +710,12 @@ class _Running:
 
     def _tend(self) -> None:
         assert self._directory is not None
+        self._forget_ended()  # first: what follows fails while Redis is away
         if self._anew:  # so that Redis forgets all members, and is told again who is here
             self._directory.withdraw(self._record)
             self._anew = False
-        self._announce()  # first: what follows may take longer than the lease
-        ended = [each for each in self._members.ended() if self._members.remove(each)]
+        self._announce()  # before what may take longer than the lease
         with self._changed:
-            self._unsaid.update(dict.fromkeys(ended, False))
             unsaid = dict(self._unsaid)
         self._join_all([each for each, joins in unsaid.items() if joins])
         self._leave_all([each for each, joins in unsaid.items() if not joins])

@@ -55,13 +55,25 @@ class Members:
     def remove(self, presence: Presence) -> bool:
         """Remove a member; return whether it was there."""
         with self._lock:
-            if not self._has_locked(presence):
-                return False
-            of_name = self._held[presence.name]
-            del of_name[presence.id]
-            self._count -= 1
-            if not of_name:
-                del self._held[presence.name]
+            return self._remove_locked(presence)
+
+    def remove_ended(self) -> list[Presence]:
+        """Remove the members whose connections have ended, and return them."""
+        with self._lock:
+            everyone = [each for of_name in self._held.values() for each in of_name.values()]
+            ended = [each.presence for each in everyone if each.connection.closed]
+            for presence in ended:
+                self._remove_locked(presence)
+        return ended
+
+    def _remove_locked(self, presence: Presence) -> bool:
+        if not self._has_locked(presence):
+            return False
+        of_name = self._held[presence.name]
+        del of_name[presence.id]
+        self._count -= 1
+        if not of_name:
+            del self._held[presence.name]
         return True
 
     def __contains__(self, presence: Presence) -> bool:
@@ -104,9 +116,3 @@ class Members:
         with self._lock:
             everyone = [each.connection for held in self._held.values() for each in held.values()]
         return list(dict.fromkeys(everyone))
-
-    def ended(self) -> list[Presence]:
-        """Return those whose connections have ended."""
-        with self._lock:
-            everyone = [each for of_name in self._held.values() for each in of_name.values()]
-        return [each.presence for each in everyone if each.connection.closed]
