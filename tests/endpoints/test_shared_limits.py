@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux.endpoints import shared_limits
+from wsmux.endpoints import shared_limits, user_limits
 from wsmux.endpoints.user_limits import Users
 from wsmux.exceptions import NoThreadError
 from wsmux.runtime.threads import start_thread
@@ -167,6 +167,49 @@ def test_a_client_may_return_where_no_place_is_free_in_any_process(
         refused(counts)
     place.leave()
     wait_for(lambda: entered(two))
+
+
+# Seconds for what happens at once, fewer than the half minute after which one of two is free again.
+SOON = 25.0
+
+
+def test_who_has_returned_where_no_place_is_free_has_begun_nothing(
+    server: RedisServer, process: Process
+) -> None:
+    one, two = (process(server.url, connections=1, connects_per_minute=2) for _ in range(2))
+    place = one.enter("ann")
+    for _ in range(3):
+        again = two.enter("ann", may_return=True)
+        assert again.returns
+        again.returned()
+    place.leave()
+    wait_for(lambda: entered(two), SOON)
+
+
+def test_who_is_refused_where_too_many_wait_to_return_has_begun_nothing(
+    server: RedisServer, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_limits, "RETURNING", 0)
+    one, two = (process(server.url, connections=1, connects_per_minute=2) for _ in range(2))
+    place = one.enter("ann")
+    with pytest.raises(wsmux.HandshakeError, match="of this user are open"):
+        two.enter("ann", may_return=True)
+    place.leave()
+    wait_for(lambda: entered(two), SOON)
+
+
+def test_what_is_given_back_is_told_though_the_thread_has_ended(
+    server: RedisServer, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (process(server.url, connections=1, connects_per_minute=2) for _ in range(2))
+    place = one.enter("ann")
+    monkeypatch.setattr(shared_limits, "IDLE", 0.0)
+    again = two.enter("ann", may_return=True)
+    assert again.returns
+    wait_for(lambda: thread_names().count("wsmux-user-limits") == 1)  # that of the first one
+    again.returned()
+    place.leave()
+    wait_for(lambda: entered(one), SOON)
 
 
 def test_no_more_wait_to_return_than_a_few_where_another_process_is_full(

@@ -254,9 +254,11 @@ class SharedCounts:
     def give_back(self, user: str) -> None:
         """Give back what a connection has taken of the rate of connections. Never blocks."""
         with self._changed:
-            if not self._closed:
-                self._returned[user] = self._returned.get(user, 0) + 1
-                self._changed.notify_all()
+            if self._closed:
+                return
+            self._returned[user] = self._returned.get(user, 0) + 1
+            self._changed.notify_all()
+        self._begin()  # it may have ended, as a client that may only return has no lease
 
     def close(self) -> None:
         """Remove what this process has counted. Blocks for a second at most; may be repeated."""

@@ -100,7 +100,7 @@ class UserPlace:
         self._user = user
         self._counted = counted
         self._held = True
-        self._shared: str | None = None  # what other processes know it by
+        self._shared: str | None = None  # what other processes were asked about it by
 
     def take_stream(self) -> bool:
         """Count a stream that the user opens; return false if it is one too many. Never blocks."""
@@ -140,7 +140,7 @@ class UserPlace:
         Raises:
             HandshakeError: it is one too many there; the place is given back.
         """
-        limits = self._users.limits
+        limits, verdict = self._users.limits, ""
         try:
             self._shared, answer = shared.enter(self._user, may_return)
             verdict = "" if answer is None else answer.verdict
@@ -156,10 +156,10 @@ class UserPlace:
                 self._give_back()
         except BaseException:
             self._give_back()
+            if verdict == "returns":  # for which the others count it as begun
+                self._users.give_back_shared(self._user)
             self.leave()
             raise
-        if self.returns:
-            self._leave_shared()
 
 
 class Users:
