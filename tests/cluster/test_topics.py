@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,6 +124,71 @@ def test_topics_without_redis_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         assert store.changes(topic) != before
     with pytest.raises(ClusterError, match="2 topics are the most"):
         store.append("c", b"")
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function that moves the clock of what is kept in memory."""
+    passed = [0.0]
+    late = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(topics_module, "clock", late)
+
+    def move(seconds: float) -> None:
+        passed[0] += seconds
+
+    return move
+
+
+def test_idle_topics_without_redis_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, later: Callable[[float], None]
+) -> None:
+    monkeypatch.setattr(topics_module, "MAX_TOPICS", 2)
+    store = MemoryTopics(Retention(idle=600.0))
+    store.append("a", b"")
+    store.append("b", b"")
+    later(400.0)
+    store.append("a", b"")
+    later(400.0)
+    store.append("c", b"")  # in the place of "b"
+    with pytest.raises(ClusterError, match="2 topics are the most"):
+        store.append("b", b"")
+    assert [len(store.read(topic, NOTHING).messages) for topic in "abc"] == [2, 0, 1]
+
+
+def test_a_topic_without_redis_is_forgotten_when_it_is_idle(
+    later: Callable[[float], None],
+) -> None:
+    store = MemoryTopics(Retention(idle=600.0))
+    position = store.append("t", b"x")
+    later(600.0)
+    assert store.read("t", NOTHING) == (NOTHING, (), NOTHING)
+    again = store.append("t", b"y")
+    assert (again.epoch > position.epoch, again.number) == (True, 1)
+    assert store.read("t", position).messages == [(again, b"y")]
+
+
+def test_an_idle_topic_without_redis_goes_on_while_it_is_read(
+    later: Callable[[float], None],
+) -> None:
+    store = MemoryTopics(Retention(size=3, idle=600.0))
+    position = store.append("t", b"x")
+    for _ in range(3):
+        later(400.0)
+        store.append("other", b"")
+        assert store.read("t", position).messages == []
+    following = position._replace(number=2)
+    assert store.read("t", NOTHING) == (position, [], following)
+    assert [store.append("t", b"yy"), store.append("t", b"z")][0] == following
+    assert len(store.read("t", position).messages) == 2  # what was forgotten does not count
+
+
+def test_a_reader_that_waits_reads_again_before_its_topic_is_idle() -> None:
+    store = MemoryTopics(Retention(idle=0.1))
+    changes, deadline = store.changes("t"), Deadline(WAIT)
+    store.wait("t", changes, deadline)
+    assert not deadline.expired()
+    store.wait("t", changes, Deadline(None))
+    store.wait("t", changes, Deadline(0.0))
 
 
 def test_a_topic_of_redis_is_forgotten_when_it_is_idle(server: RedisServer, namespace: str) -> None:
