@@ -135,7 +135,8 @@ class Server(Acceptor):
         which ones to retry elsewhere. Open streams have ``timeout`` seconds to end (``None``: no
         limit); then the connections are closed with 1001 (going away). Closing takes up to
         ``Config.close_timeout`` seconds more. A handler that is still running finds its connection
-        closed. A second call waits for the first.
+        closed. A second call waits for the first; in a signal handler that interrupts the first, it
+        returns at once, and the first goes on behind it.
         """
         self._shut_down_once(timeout)
 

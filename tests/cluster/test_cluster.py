@@ -23,9 +23,11 @@ from wsmux.cluster import members as members_module
 from wsmux.cluster.directory import Directory
 from wsmux.cluster.links import socket_folder
 from wsmux.cluster.records import Node
+from wsmux.cluster.splicer import Splicer
 from wsmux.exceptions import ConcurrencyError, StreamReset
 from wsmux.runtime.parking import OneShotEvent
 
+from ..helpers import process_scripts
 from ..helpers.interrupts import interrupted_at
 from ..helpers.marking import wide
 from ..helpers.redis_server import RedisServer
@@ -690,6 +692,34 @@ def test_an_interrupted_end_can_be_repeated(
             number += 7  # each step would take minutes
     wait_for_value(threads_of_clusters, [])
     assert number > 100
+
+
+# At some points of the call, and in wide runs at all.
+@pytest.mark.parametrize("stride", ["23", *wide("1")])
+@pytest.mark.parametrize("kind", ["cluster", "beginning cluster"])
+def test_a_signal_handler_may_close_a_cluster_that_is_just_being_closed(
+    server: RedisServer, kind: str, stride: str
+) -> None:
+    process_scripts.run("interrupt_end", kind, stride, server.url)
+
+
+def test_an_end_that_a_signal_handler_repeats_and_breaks_off_can_be_repeated(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handle(splicer: Splicer) -> None:
+        monkeypatch.undo()
+        cluster.close()
+        raise KeyboardInterrupt
+
+    cluster = Cluster()
+    _, connection = pairs()
+    cluster.relay(connection.open_stream(), connection.open_stream())
+    assert threads_of_clusters()
+    monkeypatch.setattr(Splicer, "close", handle)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.close()
+    cluster.close()
+    assert not threads_of_clusters()
 
 
 def test_an_interrupted_wait_for_the_end_takes_nothing_from_it(

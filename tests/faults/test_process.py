@@ -110,6 +110,17 @@ def test_interrupted_server_shuts_down(presses: str) -> None:
     process_scripts.run("interrupt_serve_forever", presses)
 
 
+def test_a_signal_handler_may_shut_down_the_server_whose_shutdown_it_interrupts() -> None:
+    process_scripts.run("interrupt_waiting_end")
+
+
+# At each fifth point of the call, and in wide runs at all.
+@pytest.mark.parametrize("stride", ["5", *wide("1")])
+@pytest.mark.parametrize("kind", ["server", "cluster", "beginning cluster", "link"])
+def test_a_signal_handler_may_end_what_is_just_being_ended(kind: str, stride: str) -> None:
+    process_scripts.run("interrupt_end", kind, stride)
+
+
 @pytest.mark.parametrize("direction", ["read", "write"])
 def test_reason_of_the_application_may_use_the_connection(direction: str) -> None:
     process_scripts.run("reason_looks_at_connection", direction)

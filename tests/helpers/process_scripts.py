@@ -23,9 +23,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import wsmux
+from wsmux.cluster import Cluster
+from wsmux.cluster.links import Link
+from wsmux.exceptions import CloseCode
+from wsmux.runtime.deadline import Deadline
 from wsmux.testing import FaultProxy
 
 from .inside import multiplexer_of, send_lock_of
@@ -994,6 +998,119 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
     return ""
 
 
+# The end of something, and the same again in a signal handler
+
+
+class Ends(NamedTuple):
+    """What is interrupted, what the handler calls, and whether everything has ended then."""
+
+    call: Callable[[], object]
+    end: Callable[[], object]
+    over: Callable[[], object]
+
+
+def ends_server() -> Ends:
+    server = wsmux.serve(wsmux.Connection.wait_closed, config=CALM)
+    client = wsmux.connect(server.url, config=CALM)
+    wait_for(lambda: server.connections)
+
+    def end() -> None:
+        server.shutdown(0.0)
+
+    return Ends(end, end, lambda: client.close_code == CloseCode.GOING_AWAY)
+
+
+def ends_cluster(*url: str) -> Ends:
+    cluster = Cluster(*url)
+    _, connection = ends = pair(config=CALM)
+    cluster.join(connection, "a")
+    one, other = connection.open_stream(), connection.open_stream()
+    cluster.relay(one, other)  # begins the thread for that
+    subscription = cluster.subscribe("t")
+
+    def over() -> bool:
+        for each in ends:
+            each.abort()
+        return raises(ValueError, subscription.read) and not threads_of_clusters()
+
+    return Ends(cluster.close, cluster.close, over)
+
+
+def ends_beginning_cluster(*url: str) -> Ends:
+    cluster = Cluster(*url)
+    return Ends(
+        lambda: raises(ValueError, lambda: cluster.node),
+        cluster.close,
+        lambda: not threads_of_clusters(),
+    )
+
+
+def ends_link() -> Ends:
+    link, (ours, theirs) = Link(True), pair(config=CALM)
+    assert link.connected(lambda _: ours, Deadline(WAIT)) is ours
+    return Ends(link.close, link.close, lambda: ours.closed and theirs.wait_closed(WAIT))
+
+
+def threads_of_clusters() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("wsmux-cluster")]
+
+
+def raises(kind: type[Exception], call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except kind:
+        return True
+    return False
+
+
+ENDS: dict[str, Callable[..., Ends]] = {
+    "server": ends_server,
+    "cluster": ends_cluster,
+    "beginning cluster": ends_beginning_cluster,
+    "link": ends_link,
+}
+
+
+def interrupt_end(kind: str, stride: str, *args: str) -> None:
+    """End something, and once more in a signal handler, at each point or at each so many."""
+    at, untouched = 1, 0
+    while untouched < 3:  # one call may have fewer points than the next
+        ends = ENDS[kind](*args)
+        with Interrupter(at, ends.end) as interrupter:
+            ends.call()
+        untouched = untouched + 1 if interrupter.left > 0 else 0
+        ends.end()
+        assert comes_true(ends.over), f"the end goes on that {interrupter.where} was to make"
+        at += int(stride)
+    assert at > 10 * int(stride)
+
+
+def interrupt_waiting_end() -> None:
+    """Shut a server down in a signal handler, while a first call waits for a stream to end."""
+    server = wsmux.serve(wsmux.Connection.wait_closed, config=CALM)
+    client = wsmux.connect(server.url, config=CALM)
+    stream = client.open_stream()
+    wait_for(lambda: server.connections and server.connections[0].stats().streams)
+    main, handled = threading.get_ident(), threading.Event()
+
+    def handle(*_: object) -> None:
+        server.shutdown(0.0)
+        handled.set()
+
+    def press() -> None:
+        wait_for(lambda: server.stopping and settled(main))
+        signal.pthread_kill(main, signal.SIGALRM)
+        assert handled.wait(WAIT), "the handler waits for what it interrupts"
+        assert not client.closed, "the first call has not waited for the stream"
+        stream.reset()
+
+    signal.signal(signal.SIGALRM, handle)
+    in_daemon(press)
+    server.shutdown(None)
+    assert handled.is_set()
+    assert client.close_code == CloseCode.GOING_AWAY
+
+
 # An interrupt at a moment of the clock
 
 
@@ -1233,11 +1350,13 @@ SCRIPTS: dict[str, Callable[..., None]] = {
     "fork_under_load": fork_under_load,
     "interrupt": interrupt,
     "interrupt_alone": interrupt_alone,
+    "interrupt_end": interrupt_end,
     "interrupt_at_random": interrupt_at_random,
     "interrupt_everywhere": interrupt_everywhere,
     "interrupt_full_queue": interrupt_full_queue,
     "interrupt_full_socket": interrupt_full_socket,
     "interrupt_serve_forever": interrupt_serve_forever,
+    "interrupt_waiting_end": interrupt_waiting_end,
     "isolated": isolated,
     "log_goes_over_the_connection": log_goes_over_the_connection,
     "reason_looks_at_connection": reason_looks_at_connection,

@@ -45,7 +45,7 @@ from ..mux.stream import Stream
 from ..runtime import fork
 from ..runtime.arguments import check_seconds
 from ..runtime.backoff import Backoff
-from ..runtime.closing import Closing
+from ..runtime.closing import Closing, Ending
 from ..runtime.deadline import Deadline, call_within
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
@@ -164,7 +164,7 @@ class Cluster(Closing):
             raise ValueError("listen= needs key=, a secret that all nodes share")
         if url is not None:
             _ = self._options.client()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close what just begins
         self._node: _Running | None = None
         self._left = False
         fork.register(self)
@@ -174,7 +174,7 @@ class Cluster(Closing):
 
     def forked(self) -> None:
         """Begin as another node in a forked child; the parent goes on."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         node, self._node = self._node, None
         if node is not None:
             node.forked()
@@ -189,21 +189,26 @@ class Cluster(Closing):
 
         Streams to other processes and subscriptions end, too. Connections stay open. Blocks for a
         round trip to Redis, and until the threads have ended. If it is interrupted, call it again.
+        In a signal handler that interrupts it, it returns at once, and the first call goes on
+        behind the handler.
         """
         with self._lock:
             self._left = True
             node = self._node
-        if node is not None:
-            node.close()
+        if node is not None and node.close():
             self._node = None
 
     def _running(self) -> _Running:
         with self._lock:
             if self._left:
                 raise ValueError(LEFT)
-            if self._node is None:
-                self._node = _Running(self._options)
-            return self._node
+            node = self._node
+            if node is None:
+                node = self._node = _Running(self._options)
+                if self._left:  # by a signal handler, to which there may have been no node
+                    node.close()
+                    raise ValueError(LEFT)
+            return node
 
     # Names
 
@@ -420,7 +425,7 @@ class _Running:
         self._members = Members(self.id)
         self.splicer = Splicer()
         self._changed = Condition(threading.Lock())
-        self._closing = threading.RLock()  # a signal handler may close what is just being closed
+        self._ending = Ending()
         self._closed = False
         self._lost = self._said = 0  # how often Redis has forgotten this node, and was told again
         self._checked: list[Presence] = []  # who is not yet said again
@@ -478,10 +483,16 @@ class _Running:
         """Do nothing any more in a forked child, where other threads may have held the locks."""
         self._closed = True
 
-    def close(self) -> None:
-        """End all that it has begun, each part even if another fails; may be repeated."""
+    def close(self) -> bool:
+        """End all that it has begun, each part even if another fails; may be repeated.
+
+        Return false in a signal handler that interrupts it, before that has happened.
+        """
         self._closed = True
-        with self._closing, ExitStack() as steps:  # which are taken last first
+        return self._ending.run(self._end)
+
+    def _end(self) -> None:
+        with ExitStack() as steps:  # which are taken last first
             steps.callback(_running.discard, self)
             steps.callback(self.splicer.close)
             steps.callback(self._askers.close)

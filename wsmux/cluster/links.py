@@ -62,6 +62,7 @@ from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..protocols.abuse_limits import LATE_PER_STREAM
 from ..protocols.base import Role
+from ..runtime.closing import Ending
 from ..runtime.deadline import Deadline, call_within
 from ..runtime.files import private_folder
 from ..runtime.logs import logger
@@ -580,6 +581,7 @@ class Link:
         self._given_up: list[Connection] = []  # which it has dialled, and whose streams go on
         self._dialled = False
         self._over = False
+        self._ending = Ending()
 
     def current(self) -> Connection | None:
         """Return the connection, if it is open."""
@@ -669,6 +671,9 @@ class Link:
     def close(self) -> None:
         """End the connection, also one that is just being made."""
         self._over = True
+        self._ending.run(self._close)
+
+    def _close(self) -> None:
         with self._changed:
             given_up, self._given_up = self._given_up, []
             self._changed.notify_all()

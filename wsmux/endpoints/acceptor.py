@@ -27,7 +27,7 @@ from ..handshake.admission import Admission, Guest, cut_reading
 from ..handshake.http_request import read_body, read_request, refuse
 from ..handshake.websocket_server import accept
 from ..runtime import fork
-from ..runtime.closing import Leaving
+from ..runtime.closing import Ending, Leaving
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.memory import REPORT_STEP, Verdict, process_memory
@@ -166,7 +166,7 @@ class Acceptor(Leaving, ABC):
         self._threads: dict[threading.Thread, Guest] = {}
         self._opening: set[socket.socket] = set()  # waiting for their clients
         self._served = threading.local()  # the ``socket`` of each connection's thread
-        self._shutting_down = threading.Lock()
+        self._ending = Ending()
         self._stopping = OneShotEvent()
         self._stopped = OneShotEvent()
         self._unix = listener.family == socket.AF_UNIX
@@ -199,25 +199,33 @@ class Acceptor(Leaving, ABC):
 
     @abstractmethod
     def shutdown(self, timeout: float | None = DRAIN) -> None:
-        """Stop accepting and end all connections, which have ``timeout`` seconds to finish."""
+        """Stop accepting and end all connections, which have ``timeout`` seconds to finish.
+
+        A second call waits for the first; in a signal handler that interrupts the first, it returns
+        at once.
+        """
 
     def _shut_down_once(self, timeout: float | None) -> None:
-        with self._shutting_down:  # a call interrupted by a second Ctrl-C can be repeated
-            if not self._stopped.is_set():
-                deadline = Deadline(timeout)
-                self._take_leave(deadline)
-                with self._lock:
-                    self._stopping.set()
-                self._stop_listening()
-                with self._lock:
-                    for sock in self._opening:
-                        _cut(sock)
-                try:
-                    self._end(deadline)
-                except Exception:  # serving failed, but has ended all the same
-                    self._stopped.set()
-                    raise
-                self._stopped.set()
+        self._ending.run(partial(self._shut_down, timeout))
+
+    def _shut_down(self, timeout: float | None) -> None:
+        """Shut down; a call interrupted by a second Ctrl-C can be repeated."""
+        if self._stopped.is_set():
+            return
+        deadline = Deadline(timeout)
+        self._take_leave(deadline)
+        with self._lock:
+            self._stopping.set()
+        self._stop_listening()
+        with self._lock:
+            for sock in self._opening:
+                _cut(sock)
+        try:
+            self._end(deadline)
+        except Exception:  # serving failed, but has ended all the same
+            self._stopped.set()
+            raise
+        self._stopped.set()
 
     def _take_leave(self, deadline: Deadline) -> None:
         """Do what has to be done while clients are still accepted, for as long at most."""
@@ -250,7 +258,7 @@ class Acceptor(Leaving, ABC):
     def forked(self) -> None:
         """Release the port in a forked child; the parent continues to serve."""
         self._lock = threading.Lock()
-        self._shutting_down = threading.Lock()
+        self._ending = Ending()
         self._stopping, self._stopped = OneShotEvent(), OneShotEvent()
         self._stopping.set()
         self._stopped.set()
