@@ -90,6 +90,17 @@ def test_an_attempt_without_a_thread_is_followed_by_another(
         assert client.rpc("test", "same", 1, WAIT) == 1
 
 
+@pytest.mark.parametrize("pool", ["", "-cleanup"])
+def test_a_handler_and_what_it_defers_get_another_thread(pool: str, refuse: Refuse) -> None:
+    """At once: no other call comes that would ask for one."""
+    gate = Gate()
+    gate.opened.set()
+    refuse(f"wsmux-rpc-SERVER{pool}-worker-*")
+    with rpc.serve([offered(gate)]) as server, rpc.connect(server.url) as client:
+        client.rpc("test", "hangs", None, WAIT)
+        assert gate.over.wait(WAIT)
+
+
 def metadata_server() -> rpc.RpcServer:
     service = rpc.Service("me")
 

@@ -158,6 +158,25 @@ def test_what_is_submitted_behind_the_end_is_run(workers: ThreadPool) -> None:
     assert done.wait(WAIT)
 
 
+def test_a_worker_that_cannot_be_started_is_asked_for_again(
+    workers: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    done = threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    workers.submit(done.set)  # and nothing later
+    assert done.wait(WAIT)
+    assert "-worker-" in refused[0]
+
+
 def test_a_thread_that_cannot_be_started_is_not_counted(
     workers: ThreadPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

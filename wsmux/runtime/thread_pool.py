@@ -135,6 +135,11 @@ class ThreadPool:
                 self._count -= workers
                 self._coming -= workers
                 self._watched = self._watched and not watchers
+                # It asks for a worker again, and that may be the only one for what is queued.
+                retries = bool(self._left) and not self._watched and not watchers
+                self._watched = self._watched or retries
+            if retries:
+                self._start(0, 1)
 
     def _work(self) -> None:
         self._here.works = True
