@@ -121,6 +121,10 @@ def test_a_signal_handler_may_end_what_is_just_being_ended(kind: str, stride: st
     process_scripts.run("interrupt_end", kind, stride)
 
 
+def test_a_signal_handler_may_shut_down_a_server_that_is_about_to_wait_for_that() -> None:
+    process_scripts.run("interrupt_end", "serve_forever", "1")
+
+
 @pytest.mark.parametrize("direction", ["read", "write"])
 def test_reason_of_the_application_may_use_the_connection(direction: str) -> None:
     process_scripts.run("reason_looks_at_connection", direction)

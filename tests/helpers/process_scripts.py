@@ -1020,6 +1020,21 @@ def ends_server() -> Ends:
     return Ends(end, end, lambda: client.close_code == CloseCode.GOING_AWAY)
 
 
+def ends_serve_forever() -> Ends:
+    server = wsmux.serve(wsmux.Connection.wait_closed)
+    in_daemon(shut_down_once_awaited, server, threading.get_ident())
+
+    def end() -> None:
+        server.shutdown(0.0)
+
+    return Ends(server.serve_forever, end, lambda: server.stopping)
+
+
+def shut_down_once_awaited(server: wsmux.Server, thread: int) -> None:
+    wait_for(lambda: server.stopping or settled(thread), LIMIT)
+    server.shutdown(0.0)
+
+
 def ends_cluster(*url: str) -> Ends:
     cluster = Cluster(*url)
     _, connection = ends = pair(config=CALM)
@@ -1065,6 +1080,7 @@ def raises(kind: type[Exception], call: Callable[[], object]) -> bool:
 
 ENDS: dict[str, Callable[..., Ends]] = {
     "server": ends_server,
+    "serve_forever": ends_serve_forever,
     "cluster": ends_cluster,
     "beginning cluster": ends_beginning_cluster,
     "link": ends_link,

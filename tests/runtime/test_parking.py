@@ -213,7 +213,7 @@ def test_list_that_was_collected_and_not_woken_is_roused(
 def test_flag_wakes_all_who_wait_and_lets_later_ones_pass(spawn: Spawn) -> None:
     flag = OneShotEvent()
     waiting = [spawn(flag.wait, WAIT) for _ in range(3)]
-    wait_for(lambda: len(flag._waiting.parked) == 3)
+    wait_for(lambda: len(flag._parked) == 3)
     flag.set()
     assert all(each.result(WAIT) for each in waiting)
     assert flag.wait(NO_TIME)

@@ -389,21 +389,21 @@ class OneShotEvent:
     """An event that is set once and never cleared.
 
     A ``threading.Event`` may stay locked for ever if a signal interrupts its wait, as a
-    ``threading.Condition`` may, or raise a ``RuntimeError`` of its own.
+    ``threading.Condition`` may, or raise a ``RuntimeError`` of its own. This one has no lock, so a
+    signal handler may set it, or wait for it, at any step of a wait of its thread: whoever waits is
+    listed before it looks whether the event is set, and whoever sets it looks at the list behind
+    that.
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._waiting = WaitQueue()
+        self._parked: deque[Parker] = deque()
         self._set = False
 
     def set(self) -> None:
         """Set the event and wake all waiting threads."""
-        wakes: list[Parker] = []
-        with self._mutex:
-            self._set = True
-            self._waiting.notify(wakes)
-        wake(wakes)
+        self._set = True
+        for parker in self._parked.copy():
+            parker.unpark()
 
     def is_set(self) -> bool:
         """Return whether it is set."""
@@ -412,11 +412,18 @@ class OneShotEvent:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to ``timeout`` seconds until it is set; return whether it is."""
         deadline = Deadline(timeout)
-        with self._mutex:
-            while not self._set:
-                if deadline.expired():
-                    return False
-                self._waiting.wait(self._mutex, deadline)
+        while not self._set:
+            if deadline.expired():
+                return False
+            parker = borrow()
+            try:
+                self._parked.append(parker)
+                if not self._set:
+                    _park(parker, deadline)
+            finally:
+                with suppress(ValueError):  # interrupted before it was listed
+                    self._parked.remove(parker)
+                give_back(parker)
         return True
 
 
@@ -427,6 +434,18 @@ def wake(wakes: list[Parker]) -> None:
     wakes.clear()
 
 
+def _park(parker: Parker, deadline: Deadline, park: Park | None = None) -> None:
+    fake = clock.replaced  # read once: a test may put the real one back meanwhile
+    if fake is None or isinstance(deadline, RealDeadline):
+        if park is None:
+            parker.park(deadline)
+        else:
+            park(parker, deadline)
+    else:
+        fake.park(parker, deadline.at)
+        parker.park(_AT_ONCE)  # takes what has unparked it, which the clock was to see
+
+
 def _sleep(
     parker: Parker, mutex: threading.Lock, deadline: Deadline, park: Park | None = None
 ) -> None:
@@ -434,15 +453,7 @@ def _sleep(
     interrupt: BaseException | None = None
     try:
         mutex.release()
-        fake = clock.replaced  # read once: a test may put the real one back meanwhile
-        if fake is None or isinstance(deadline, RealDeadline):
-            if park is None:
-                parker.park(deadline)
-            else:
-                park(parker, deadline)
-        else:
-            fake.park(parker, deadline.at)
-            parker.park(_AT_ONCE)  # takes what has unparked it, which the clock was to see
+        _park(parker, deadline, park)
     finally:
         # CPython handles signals after a call and at the start of a function, so a plain acquire
         # may have succeeded when the exception is raised. A loop over an iterator is not a call: if
