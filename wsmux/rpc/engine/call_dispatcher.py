@@ -337,9 +337,11 @@ class CallDispatcher(Suspender):
 
         A call whose session has no room for answers is held, and another one gets its worker.
         """
+        coming = self._shares.give_back(table.share)
+        if not coming and not table.held:
+            return coming
         starts: list[Start] = []
         held: list[Start] = []
-        coming = self._shares.give_back(table.share)
         while coming:
             self._forget_timers_locked(coming)
             others: list[Start] = []
@@ -357,7 +359,7 @@ class CallDispatcher(Suspender):
     def release_locked(self, record: SessionRecord, wakes: list[Parker]) -> list[Start]:
         """Let calls of a session go on that were held, if there is room; then ``start`` those."""
         table = self._tables.get(record)
-        return [] if table is None else self._release_locked(table, wakes)
+        return self._release_locked(table, wakes) if table is not None and table.held else []
 
     def _release_locked(self, table: CallTable, wakes: list[Parker]) -> list[Start]:
         """Let held calls ask for a worker, not more than may run; the rest when one returns."""
@@ -401,7 +403,8 @@ class CallDispatcher(Suspender):
                     call.table.returned_locked(call)
                     starts = self._give_back_locked(call.table, wakes)
                     held = bool(call.table.held)
-                wake(wakes)
+                if wakes:
+                    wake(wakes)
                 self.start(starts)
                 if held:
                     self._tell_held(call.table)

@@ -263,7 +263,8 @@ class Replies:
                 call.writer.close_locked()
                 call.answered = True
                 over = table.complete_locked(call)
-        wake(wakes)
+        if wakes:
+            wake(wakes)
         if channel is not None:
             channel.flush()
         if over:

@@ -322,6 +322,7 @@ class Session:
         self._most_bytes = options.send_buffer_bytes or (SERVER_BYTES if server else CLIENT_BYTES)
         writers = self._most_messages
         self._most_answers = min(MOST_UNACKNOWLEDGED * writers, writers + MOST_MORE)
+        self._most_provoked_bytes = MOST_PROVOKED_BYTES * self._most_bytes
         self._most_taken = most_taken(options.max_size)
         self._new_id = new_id
         self._send_buffer = SendBuffer()
@@ -345,7 +346,10 @@ class Session:
     def full(self) -> bool:
         """Whether writers should wait: the send buffer is full. Nothing is refused."""
         buffer = self._send_buffer
-        return buffer.buffered_messages >= self._most_messages or self.bytes_full
+        return (
+            buffer.buffered_messages >= self._most_messages
+            or buffer.buffered_bytes >= self._most_bytes
+        )
 
     @property
     def bytes_full(self) -> bool:
@@ -476,7 +480,12 @@ class Session:
                 self._note_gap(envelope.seq)
             return None
         self._heard, self._challenged, self._gapped = now, None, False
-        self._check_acknowledged()
+        buffer = self._send_buffer
+        if (
+            buffer.buffered_messages > self._most_answers
+            or buffer.provoked_bytes > self._most_provoked_bytes
+        ):
+            self._check_acknowledged()
         if is_ack:
             if self.role is Role.CLIENT:
                 self._acknowledge()
@@ -484,24 +493,21 @@ class Session:
                 self._ask()  # what waits for room may send nothing before there is more of it
             return None
         if (
-            self._send_buffer.owed_messages >= self._options.ack_messages
-            or self._send_buffer.owed_bytes >= self._options.ack_bytes
+            buffer.owed_messages >= self._options.ack_messages
+            or buffer.owed_bytes >= self._options.ack_bytes
         ):
             self._acknowledge()
         return envelope if envelope.receiver == self.own_id else None
 
     def _check_acknowledged(self) -> None:
-        """End the session of a peer that makes this end hold ever more."""
+        """End the session of a peer that makes this end hold ever more, beyond a bound."""
         buffer = self._send_buffer
-        server = self.role is Role.SERVER
-        messages = buffer.buffered_messages if server else buffer.provoked_messages
-        most_bytes = MOST_PROVOKED_BYTES * self._most_bytes
-        if messages > self._most_answers:
+        if buffer.provoked_bytes > self._most_provoked_bytes:
+            most = f"{self._most_provoked_bytes} bytes"
+        elif self.role is Role.SERVER or buffer.provoked_messages > self._most_answers:
             most = f"{self._most_answers} messages"
-        elif buffer.provoked_bytes > most_bytes:
-            most = f"{most_bytes} bytes"
         else:
-            return
+            return  # those are a client's own
         raise SessionFailure(f"the peer sends, but does not acknowledge {most}")
 
     def cut_by_size(self, reason: str, *, ours: bool) -> bool:
