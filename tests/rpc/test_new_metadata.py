@@ -263,6 +263,22 @@ def test_new_metadata_are_validated_one_at_a_time_and_the_newest_last() -> None:
     assert validate.seen == [(1, None), (7, 1), (9, 7)]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_validation_that_leaves_its_thread_ends_the_session() -> None:
+    """Metadata that come later would wait for it for ever."""
+
+    def validate(metadata: Any, previous: Any, client_id: str) -> Any:
+        if previous is not None:
+            raise SystemExit(3)
+        return metadata
+
+    with joined(numbered(), validate=validate) as (server, _, told):
+        server.handler.request_handshake("c")
+        wait_for(lambda: told)
+    text = "the validation of new metadata has ended its thread"
+    assert told[0] == ("handshake_failed", text)
+
+
 def test_who_has_yet_to_answer_is_not_asked_again() -> None:
     go = threading.Event()
     made: list[int] = []

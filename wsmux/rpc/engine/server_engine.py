@@ -435,7 +435,15 @@ class ServerEngine:
         def run() -> None:
             renewal: Renewal | None = arrived
             while renewal is not None:
-                self._validate(record, renewal)
+                try:
+                    self._validate(record, renewal)
+                except BaseException:  # such as SystemExit, which ends the thread
+                    with self.mutex:
+                        record.renewing, record.renewed_next = False, None
+                    text = "the validation of new metadata has ended its thread"
+                    failure = SessionFailure(text, FailureKind.HANDSHAKE)
+                    self._destroy(record, renewal.attachment, renewal.channel, failure)
+                    raise
                 with self.mutex:
                     renewal, record.renewed_next = record.renewed_next, None
                     if record.ended:
