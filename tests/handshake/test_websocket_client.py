@@ -312,22 +312,28 @@ def test_what_is_no_response_is_refused(reply: bytes) -> None:
     refusal(script)
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(upgrading({"Set-Cookie": "a/b=1"}), id="cookie"),
-        pytest.param(
-            answering(status("302 Moved", b"", "Location: ws://127.0.0.1/", "Set-Cookie: a/b=1")),
-            id="redirect-with-cookie",
-        ),
-        pytest.param(
-            answering(status("302 Moved", b"", f"Location: ws://{64 * 'x'}.test/")),
-            id="redirect-to-a-long-label",
-        ),
-    ],
-)
-def test_an_answer_that_websocket_client_fails_on_is_refused(script: Script) -> None:
-    assert "the handshake with ws://" in str(refusal(script))
+def test_an_answer_that_websocket_client_fails_on_is_refused() -> None:
+    long_label = answering(status("302 Moved", b"", f"Location: ws://{64 * 'x'}.test/"))
+    assert "the handshake with ws://" in str(refusal(long_label))
+
+
+@pytest.mark.parametrize("name", ["Set-Cookie", "set-cookie", " SET-COOKIE"])
+@pytest.mark.parametrize("cookie", ["session=ann; Domain=127.0.0.1", "a/b=1"])
+def test_cookies_of_a_server_are_not_kept(name: str, cookie: str) -> None:
+    """websocket-client would send them to whoever has the domain, from any later connection."""
+    seen: list[dict[str, str]] = []
+
+    def script(sock: socket.socket) -> None:
+        _, headers = read_head(sock)
+        seen.append(headers)
+        sock.sendall(response(headers["sec-websocket-key"], {name: cookie}))
+        drain(sock)
+
+    for _ in range(2):
+        with playing(script) as port:
+            wsmux.connect(f"ws://127.0.0.1:{port}", timeout=WAIT).abort()
+    assert len(seen) == 2
+    assert not any("cookie" in headers for headers in seen)
 
 
 def test_server_that_resets_within_its_response_ends_typed() -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import websocket
 
 from wsmux import rpc
 
 from ..helpers.rpc.procedures import WAIT, Gate, offered
-from ..helpers.rpc.raw_river import CLOSED, NO_SUBPROTOCOL, RawServer, ok
 
 SOON = rpc.Options(backoff_base=0.01, backoff_jitter=0.01)
-
-# What websocket-client lets the standard library raise for.
-NO_COOKIE: dict[str, str | None] = {**NO_SUBPROTOCOL, "Set-Cookie": "a/b=1"}
 
 
 @pytest.fixture
@@ -35,18 +33,6 @@ def failing_once(server: rpc.RpcServer, error: BaseException) -> Callable[[], so
         return socket.create_connection((server.host, server.port), WAIT)
 
     return target
-
-
-def test_an_answer_that_cannot_be_read_fails_one_attempt() -> None:
-    with (
-        RawServer("msgpack", websocket=True) as server,
-        rpc.connect(server.url, options=SOON) as client,
-    ):
-        call = client.submit("test", "same", 1, WAIT)
-        with server.accept(headers=NO_COOKIE), server.attached() as peer:
-            stream = peer.recv()["streamId"]
-            peer.send({"streamId": stream, "controlFlags": CLOSED, "payload": ok(1)})
-            assert call.result(WAIT) == 1
 
 
 @pytest.mark.parametrize(
@@ -81,14 +67,33 @@ def test_an_unknown_option_is_refused_at_once(url: str) -> None:
         rpc.connect(url, foo=1)
 
 
-def test_an_attempt_that_cannot_be_understood_is_told_of() -> None:
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have websocket-client let an error through once, as for some answers of a server."""
+    errors, connect = [LookupError("what is that")], websocket.WebSocket.connect
+
+    def fail_once(*arguments: Any, **options: Any) -> None:
+        if errors:
+            raise errors.pop()
+        connect(*arguments, **options)
+
+    monkeypatch.setattr(websocket.WebSocket, "connect", fail_once)
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_an_answer_that_cannot_be_read_fails_one_attempt() -> None:
     with (
-        RawServer("msgpack", websocket=True) as server,
-        rpc.connect(server.url, is_fatal=lambda error: True) as client,
+        rpc.serve([offered(Gate())]) as server,
+        rpc.connect(server.url, options=SOON) as client,
     ):
-        call = client.submit("test", "same", 1, WAIT)
-        with (
-            server.accept(headers=NO_COOKIE),
-            pytest.raises(rpc.RiverError, match="cannot be made: .* CookieError: Illegal key"),
-        ):
-            call.result(WAIT)
+        assert client.rpc("test", "same", 1, WAIT) == 1
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_an_answer_that_cannot_be_read_is_told_of() -> None:
+    with (
+        rpc.serve([offered(Gate())]) as server,
+        rpc.connect(server.url, is_fatal=lambda error: True) as client,
+        pytest.raises(rpc.RiverError, match="cannot be made: .* failed: LookupError: what is"),
+    ):
+        client.rpc("test", "same", 1, WAIT)

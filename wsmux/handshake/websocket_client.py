@@ -11,8 +11,11 @@ cover is done here:
   host they were meant for.
 - It reports "Invalid WebSocket Header" for any wrong header, and accepts extensions it did not
   offer, and a subprotocol where none was offered.
-- It lets errors of the standard library through, such as for a cookie or a redirect that cannot be
-  read. Here they are handshake errors: it depends on the server alone whether they occur.
+- It lets errors of the standard library through, such as for a redirect that cannot be read. Here
+  they are handshake errors: it depends on the server alone whether they occur.
+- It keeps cookies with a domain for the whole process, whichever server set them for whichever
+  domain, as many as there are, and sends them along with later requests, of other users too. It
+  sees none here.
 - It does not show a socket before that is connected. Where somebody watches, so that another thread
   can end the wait, the socket is made here, unless it goes through a proxy.
 - It sends ``Origin`` as if it were a browser, which a server behind a proxy may mistake for that of
@@ -60,6 +63,8 @@ _SCHEMES = {"http": "ws", "https": "wss"}
 
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
+_SET_COOKIE = re.compile(rb"\s*set-cookie:", re.IGNORECASE)
+
 
 class _Watched:
     """Limit the time and size of a handshake on a socket."""
@@ -82,6 +87,8 @@ class _Watched:
         self._left -= len(data)
         if size == 1:  # the head is read this way, a body in larger pieces
             self.head += data
+            if data == b":" and _SET_COOKIE.fullmatch(self.head.rpartition(b"\n")[2]):
+                data = b"-ignored:"  # is another header to websocket-client
         if self._left < 0:
             raise HandshakeError("the response to the handshake is too long", self.status())
         return data
