@@ -646,7 +646,7 @@ class CallDispatcher(Suspender):
 def _read(call: ServerCall, request: bool, payload: Any) -> tuple[Any, RiverError | None]:
     """Return the request in a message of an open call, or the error to cancel the call with."""
     procedure = call.procedure
-    if isinstance(payload, Oversize) and not call.reader.stopped:
+    if isinstance(payload, Oversize):
         return None, RiverError(INVALID_REQUEST, payload.text())
     if call.reader.ended:
         text = "received a message after the end of requests"
@@ -656,8 +656,6 @@ def _read(call: ServerCall, request: bool, payload: Any) -> tuple[Any, RiverErro
     if procedure.request is None:
         text = f"{call.name} is of kind {procedure.kind}, which takes no requests"
         return None, RiverError(INVALID_REQUEST, text)
-    if call.reader.stopped:
-        return None, None  # it is dropped
     value, extra = procedure.read_request(payload)
     if extra is None:
         return value, None

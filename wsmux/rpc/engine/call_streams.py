@@ -277,11 +277,6 @@ class Readable(Generic[Value]):
         """Whether the peer has ended its half; values may be left to read."""
         return self._ended
 
-    @property
-    def stopped(self) -> bool:
-        """Whether this side has stopped reading, and what comes is dropped."""
-        return self._stopped
-
 
 class Writable(Closing, Generic[Value]):
     """Write the messages of a call; made by the endpoint."""
