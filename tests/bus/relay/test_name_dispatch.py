@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -159,6 +161,30 @@ def test_only_so_many_answers_are_remembered() -> None:
     assert handed(made) == [("a", "0")]
     assert made.add(entry("1"))
     assert handed(made) == [("b", "1")]
+
+
+def test_long_uids_are_not_remembered_whole() -> None:
+    made = filled(a=1)
+    long = "u" * 100_000
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            assert made.add(entry(f"{long}{number}"))
+            assert len(handed(made)) == 1
+            assert settle(made, f"{long}{number}", "a")
+            assert made.add(entry(f"{long}{number}"))
+            assert len(handed(made)) == 1
+            made.leave("a")
+            made.gone("a")
+            assert len(made.withdraw()) == 1
+            made.join("a", 1)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000
+    made.join("b", 1)
+    assert made.add(entry(f"{long}0"))
+    assert [worker for worker, _ in handed(made)] == ["a"]  # who answered it
 
 
 def refuse(made: Dispatcher) -> Handing:

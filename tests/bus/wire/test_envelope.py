@@ -345,3 +345,11 @@ def test_the_ping_stays_as_it_was() -> None:
     ping = Envelope(uid="u", ping=Ping())
     envelopes.pong_for(ping)
     assert ping == Envelope(uid="u", ping=Ping())
+
+
+def test_a_mark_tells_requests_apart_and_is_short() -> None:
+    asked = [("ab", "1:c"), ("a", "1:bc"), ("a", "b1:c"), ("a 1", ":c"), ("a", "1"), ("", "")]
+    marks = {envelopes.request_mark(uid, source) for uid, source in asked}
+    assert len(marks) == len(asked)
+    assert envelopes.request_mark("a", Address(1, "c")) == envelopes.request_mark("a", "1:c")
+    assert len(envelopes.request_mark("u" * 100_000, "1:" + "s" * 100_000)) == 32

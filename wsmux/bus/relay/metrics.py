@@ -9,10 +9,12 @@ what flushes the cache. ``relay_message_refused_total`` and ``relay_topic_*`` ar
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
 from ...runtime.hints import how_to_install
+from ..federation.ranker import MAX_DOMAINS
 
 try:
     from prometheus_client import (
@@ -85,6 +87,7 @@ class RelayMetrics:
             ["relay"],
             registry=registry,
         )
+        self._domains: OrderedDict[str, None] = OrderedDict()  # the one used last is the last
         self._published = Counter(
             "relay_topic_messages", "messages kept for topics, copies counted", registry=registry
         )
@@ -158,5 +161,18 @@ class RelayMetrics:
             return float(sum(getattr(each, field) for each in (self._past, *self._tallies)))
 
     def federated(self, domain: str, done: bool) -> None:
-        """Count an envelope that another relay accepted, or did not."""
-        (self._federated if done else self._not_federated).labels(domain).inc()
+        """Count an envelope that another relay accepted, or did not.
+
+        Any twin's record may name new domains. Beyond ``MAX_DOMAINS``, the figures of the one that
+        was not tried for the longest time leave the metrics.
+        """
+        gauges = self._federated, self._not_federated
+        with self._lock:
+            self._domains[domain] = None
+            self._domains.move_to_end(domain)
+            if len(self._domains) > MAX_DOMAINS:
+                oldest, _ = self._domains.popitem(last=False)
+                for gauge in gauges:
+                    gauge.labels(oldest)  # removing what is not there would be an error
+                    gauge.remove(oldest)
+            gauges[not done].labels(domain).inc()

@@ -28,11 +28,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..wire.address import Address
+from ..wire.envelope import request_mark
 
 __all__ = ["Dispatcher", "Entry", "Handing", "Key"]
 
 # Who answered what, to give a copy of a request to whoever can answer it again without running it;
-# as many that were handed before they were withdrawn.
+# as many that were handed before they were withdrawn. They are kept by their marks, 32 bytes each.
 REMEMBERED = 1024
 
 # The requester and the uid of a request, which its answer repeats.
@@ -57,6 +58,7 @@ class Entry:
     expires_at: float
     handed: int = 0
     serial: int = 0
+    mark: bytes = b""
     worker: _Worker | None = None
 
 
@@ -99,8 +101,8 @@ class Dispatcher:
         self._workers: OrderedDict[Hashable, _Worker] = OrderedDict()  # the next one first
         self._waiting: deque[Entry] = deque()
         self._entries: dict[Key, Entry] = {}
-        self._answered: OrderedDict[Key, Hashable] = OrderedDict()
-        self._handed: OrderedDict[Key, None] = OrderedDict()  # and withdrawn
+        self._answered: OrderedDict[bytes, Hashable] = OrderedDict()
+        self._handed: OrderedDict[bytes, None] = OrderedDict()  # and withdrawn
         self._serial = itertools.count(1)
 
     def __len__(self) -> int:
@@ -154,7 +156,8 @@ class Dispatcher:
         if entry.key in self._entries:
             return False
         entry.serial = next(self._serial)
-        if entry.key in self._handed:
+        entry.mark = _mark(entry.key)
+        if entry.mark in self._handed:
             entry.handed = 1
         self._entries[entry.key] = entry
         self._waiting.append(entry)
@@ -207,8 +210,9 @@ class Dispatcher:
         if answerer is not None:
             answerer.late = False
         entry = self._remove(key)
-        if entry is not None or key in self._handed:
-            _remember(self._answered, key, by)
+        mark = _mark(key) if entry is None else entry.mark
+        if entry is not None or mark in self._handed:
+            _remember(self._answered, mark, by)
         return entry
 
     def expire(self, now: float) -> list[Entry]:
@@ -228,11 +232,11 @@ class Dispatcher:
         for entry in back:
             self._remove(entry.key)
             if entry.handed:
-                _remember(self._handed, entry.key, None)
+                _remember(self._handed, entry.mark, None)
         return back
 
     def _choose(self, entry: Entry) -> _Worker | None:
-        before = self._workers.get(self._answered.get(entry.key))
+        before = self._workers.get(self._answered.get(entry.mark))
         if before is not None and before.room():
             return before
         return next((each for each in self._workers.values() if each.room()), None)
@@ -262,7 +266,12 @@ class Dispatcher:
             self._workers.pop(worker.name, None)
 
 
-def _remember(known: OrderedDict[Key, Any], key: Key, value: object) -> None:
-    known[key] = value
+def _mark(key: Key) -> bytes:
+    requester, uid = key
+    return request_mark(uid, requester)
+
+
+def _remember(known: OrderedDict[bytes, Any], mark: bytes, value: object) -> None:
+    known[mark] = value
     if len(known) > REMEMBERED:
         known.popitem(last=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from hashlib import md5
+from hashlib import md5, sha256
 
 from ..errors import EXPIRED, FROM_RELAY, BadMessage, BusError
 from .address import Address, put_address
@@ -33,6 +33,7 @@ __all__ = [
     "relay_error",
     "relay_response",
     "request",
+    "request_mark",
     "response",
     "stamp",
     "time_left",
@@ -124,6 +125,15 @@ def digest(envelope: Envelope) -> bytes:
     hashed.update(envelope.plain or envelope.cipher)
     hashed.update("".join(envelope.relays).encode())
     return hashed.digest()
+
+
+def request_mark(uid: str, source: Address | str) -> bytes:
+    """Return 32 bytes that stand for a request, by its uid and by who sent it.
+
+    Both texts are the sender's choice, and may fill a whole envelope. What is remembered of a
+    request beyond its end must not be as long.
+    """
+    return sha256(f"{len(uid)} {uid}{source}".encode()).digest()
 
 
 def stamp(envelope: Envelope, now: int) -> None:
