@@ -11,8 +11,9 @@ import pytest
 
 from wsmux import __version__
 from wsmux.bus.client import Client
-from wsmux.bus.errors import BAD_SIGNATURE, EXPIRED, BusError, CallTimeout
+from wsmux.bus.errors import BAD_SIGNATURE, EXPIRED, TOO_MANY, BusError, CallTimeout
 from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.gateway.redis_store import LIST_LIFE
 from wsmux.bus.session.identity_session import clock
 from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
@@ -147,13 +148,23 @@ def test_what_a_service_has_taken_is_not_withdrawn(
         assert asker.call(1, "slow", 1, timeout=5) == 1
 
 
-def test_what_has_no_room_to_be_watched_is_left_in_its_list(
+def test_a_request_without_room_is_answered_at_once_and_leaves_its_list(
     alice: Peer, asker: Client, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wsmux.bus.gateway.unserved.MAX_WATCHED", 0)
-    with pytest.raises(CallTimeout):
-        asker.call(1, "nothing", timeout=1)
-    assert lists(server, 1) == {"msgbus.nothing": "list"}
+    with pytest.raises(BusError, match="twin 2 has more requests than any other") as caught:
+        asker.call(1, "nothing", timeout=WAIT)
+    assert (caught.value.code, caught.value.twin) == (TOO_MANY, 1)
+    assert lists(server, 1) == {}
+
+
+def test_a_list_that_nobody_reads_ends_with_its_requests(
+    alice: Peer, asker: Client, server: RedisServer
+) -> None:
+    asker.submit(1, "nothing", timeout=WAIT)
+    with Caller(database(server, 1)) as each:
+        wait_for(lambda: each.redis.llen("msgbus.nothing") == 1)
+        assert 0 < each.redis.ttl("msgbus.nothing") <= LIST_LIFE
 
 
 def test_twin_0_cannot_ask(

@@ -31,6 +31,7 @@ from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
 from ...storage.redis_client import FAILURES, ResponseError, cause, explain, redis_client
 from ..errors import FAILED, BadMessage, BusError
+from ..wire.envelope import MAX_LIFE
 from .backlog import Waiting, backlog_key, decode_backlog, encode_backlog
 from .queue_names import reply_queue
 
@@ -88,14 +89,19 @@ redis.call('EXPIRE', KEYS[4], ARGV[3])
 return 1
 """
 
-# KEYS: the record that it was asked, list. ARGV: life, message, maximum length of the list. Returns
-# what is recorded if there is a record, and pushes nothing then.
+# Seconds that a list of a command is kept after its last request: then all in it have expired.
+# Their senders choose the command, so nobody may ever read the list.
+LIST_LIFE = MAX_LIFE
+
+# KEYS: the record that it was asked, list. ARGV: life, message, maximum length of the list, its
+# life. Returns what is recorded if there is a record, and pushes nothing then.
 PUSH_ONCE = """
 local known = redis.call('GET', KEYS[1])
 if known then return known end
 redis.call('SET', KEYS[1], '', 'EX', ARGV[1])
 redis.call('LPUSH', KEYS[2], ARGV[2])
 redis.call('LTRIM', KEYS[2], 0, ARGV[3] - 1)
+redis.call('EXPIRE', KEYS[2], ARGV[4])
 return false
 """
 
@@ -278,15 +284,6 @@ class RedisStore:
             self._persist(lambda: self._answer(keys, [message, MAX_LIST, ANSWER_LIFE]), deadline)
         )
 
-    def push(self, queue: str, message: bytes, deadline: Deadline) -> None:
-        """Push a message to a list, and trim the list to its maximum length."""
-
-        def push() -> None:
-            with self._redis.pipeline(transaction=True) as pipe:
-                pipe.lpush(queue, message).ltrim(queue, 0, MAX_LIST - 1).execute()
-
-        self._persist(push, deadline)
-
     def withdraw(self, queue: str, message: bytes, deadline: Deadline) -> bool:
         """Remove a message from a list; return whether it was still there."""
         return bool(self._persist(lambda: self._redis.lrem(queue, -1, message), deadline))
@@ -294,7 +291,9 @@ class RedisStore:
     def push_once(
         self, asked: str, life: int, queue: str, message: bytes, deadline: Deadline
     ) -> bytes | None:
-        """Push a request of another twin as ``push`` does, unless that was done before.
+        """Push a request of another twin to a list, unless that was done before.
+
+        The list keeps the newest ``MAX_LIST``, for ``LIST_LIFE`` after the last one.
 
         Args:
             asked: the name of the request, from ``asked_key``.
@@ -306,7 +305,7 @@ class RedisStore:
         Returns:
             ``None`` if it was pushed; else the signed answer, empty if it is not known.
         """
-        keys, values = [asked, queue], (max(1, life), message, MAX_LIST)
+        keys, values = [asked, queue], (max(1, life), message, MAX_LIST, LIST_LIFE)
         known: bytes | None = self._persist(lambda: self._push_once(keys, values), deadline)
         return known
 
