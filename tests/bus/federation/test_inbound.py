@@ -15,6 +15,7 @@ from wsmux.bus.federation.http_post import Answer
 from wsmux.bus.federation.inbound import FederationInbound
 from wsmux.bus.relay.queues import QueueFull
 from wsmux.bus.relay.rate_limiter import FixedWindow
+from wsmux.bus.relay.router import NO_SESSION
 from wsmux.bus.twins.records import Twin
 from wsmux.bus.wire.address import Address, put_address
 from wsmux.bus.wire.envelope import MAX_ENVELOPE, digest, parse, pong_for, request, response
@@ -125,6 +126,11 @@ def test_a_call_of_a_name_that_nobody_has_joined_is_not_queued(stand: Stand) -> 
     assert stand.delivered == []
     stand.connected.add(name)
     assert stand.post(signed(ask(name))) == ACCEPTED
+
+
+def test_what_no_connection_may_have_is_not_queued(stand: Stand) -> None:
+    assert stand.post(signed(ask(Address(2, "@!")))) == Answer(404, NO_SESSION)
+    assert stand.delivered == []
 
 
 def no_source() -> Envelope:

@@ -107,6 +107,12 @@ def test_an_unknown_twin_is_told() -> None:
         assert told(one, ask(one.address, Address(77))) == router.UNKNOWN_TWIN
 
 
+@pytest.mark.parametrize("session", ["@", "@!", "@" + "a" * 65])
+def test_a_destination_that_no_connection_may_have_is_told(session: str) -> None:
+    with served() as server, Node(server, 1) as one:
+        assert told(one, ask(one.address, Address(2, session))) == router.NO_SESSION
+
+
 def test_a_twin_without_relays_is_told() -> None:
     table = Table({1: (DOMAIN,), 2: ()})
     with served(relay(table)) as server, Node(server, 1) as one:

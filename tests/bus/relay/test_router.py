@@ -12,6 +12,7 @@ from wsmux.bus.relay.router import (
     LIMITED,
     MISSING_DESTINATION,
     NO_RELAYS,
+    NO_SESSION,
     NOBODY,
     OFFLINE,
     REASONS,
@@ -203,6 +204,14 @@ def test_fail_fast_does_not_queue(row: dict[str, str | None]) -> None:
         assert decision == Queue(TARGET)
 
 
+def test_what_no_connection_may_have_is_not_queued() -> None:
+    envelope = asked()
+    put_address(envelope.destination, Address(2, "@!"))
+    assert text(onward(envelope, SENDER, twin("relay.test"), OURS, NOW)) == NO_SESSION
+    elsewhere = onward(envelope, SENDER, twin("other.test"), OURS, NOW)
+    assert elsewhere == Federate(("other.test",))  # another relay may think otherwise
+
+
 def test_an_offline_response_is_dropped() -> None:
     envelope = asked(tags="fail-fast")
     envelope.response.SetInParent()
@@ -223,7 +232,7 @@ def test_errors_are_those_of_the_known_relay(row: dict[str, str]) -> None:
 
 def test_every_error_of_the_known_relay_has_a_name_here() -> None:
     texts = {row["message"] for row in RELAY_ROWS}
-    assert texts == REASONS - {EXPIRED, FULL, NOBODY}
+    assert texts == REASONS - {EXPIRED, FULL, NO_SESSION, NOBODY}
     assert LIMITED in texts
 
 

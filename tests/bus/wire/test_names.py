@@ -11,6 +11,7 @@ from wsmux.bus.wire.names import (
     NAME,
     check_name,
     is_name,
+    is_nobody,
     is_reserved,
     name_of,
     shared_address,
@@ -52,3 +53,13 @@ def test_sessions_are_those_of_no_name(session: str | None) -> None:
 def test_some_reserved_sessions_are_those_of_no_name_either() -> None:
     assert name_of(Address(1, "@")) is None
     assert is_reserved("@")
+
+
+@pytest.mark.parametrize("session", ["@", "@!", "@1", "@a b", "@@a", "@" + "a" * 65])
+def test_what_begins_like_a_name_and_is_none_is_nobody(session: str) -> None:
+    assert is_nobody(Address(1, session))
+
+
+@pytest.mark.parametrize("session", [None, "", "a", "a@", "@a", "@billing"])
+def test_sessions_and_names_are_somebody(session: str | None) -> None:
+    assert not is_nobody(Address(1, session))

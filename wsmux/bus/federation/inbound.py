@@ -22,7 +22,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import TOO_MANY, BadMessage, BusError
 from ..relay.rate_limiter import Limiter, NoLimit
-from ..relay.router import LIMITED, NOBODY, OFFLINE, UNKNOWN_TWIN
+from ..relay.router import LIMITED, NO_SESSION, NOBODY, OFFLINE, UNKNOWN_TWIN
 from ..twins.records import Twin, TwinDirectory
 from ..wire.address import Address, address_of
 from ..wire.envelope import (
@@ -36,7 +36,7 @@ from ..wire.envelope import (
 )
 from ..wire.keys import verify
 from ..wire.messages import Envelope
-from ..wire.names import name_of
+from ..wire.names import is_nobody, name_of
 from ..wire.replay_cache import ReplayCache
 from .http_post import TOTAL, Answer
 
@@ -221,6 +221,8 @@ class FederationInbound:
             raise _Refused(
                 HTTPStatus.FORBIDDEN, f"this is not a relay of twin {twin.id}, the destination"
             )
+        if is_nobody(destination):
+            raise _Refused(HTTPStatus.NOT_FOUND, NO_SESSION)
         name = name_of(destination)
         if name is not None:
             raise _Refused(HTTPStatus.NOT_FOUND, f"{NOBODY} {name!r}")

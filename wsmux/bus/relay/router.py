@@ -26,6 +26,7 @@ from ..wire.envelope import (
     time_left,
 )
 from ..wire.messages import Envelope
+from ..wire.names import is_nobody
 
 __all__ = [
     "EXPIRED",
@@ -34,6 +35,7 @@ __all__ = [
     "MISSING_DESTINATION",
     "NOBODY",
     "NO_RELAYS",
+    "NO_SESSION",
     "OFFLINE",
     "REASONS",
     "UNKNOWN_TWIN",
@@ -59,6 +61,9 @@ NO_RELAYS = "relay info is not set for this twin"
 OFFLINE = "destination offline"
 EXPIRED = MESSAGE_EXPIRED
 
+# What this relay says of a destination that no connection may have.
+NO_SESSION = "a session whose name begins with '@' is that of a name, and this is none"
+
 # What counts the requests to names that nobody has joined; the text names them.
 NOBODY = "nobody has joined the name"
 
@@ -72,6 +77,7 @@ REASONS = frozenset(
         MISSING_DESTINATION,
         UNKNOWN_TWIN,
         NO_RELAYS,
+        NO_SESSION,
         OFFLINE,
         EXPIRED,
         NOBODY,
@@ -170,6 +176,8 @@ def onward(
         return failure(envelope, sender, NO_RELAYS, now)
     if not any(relay in domains for relay in twin.relays):
         return Federate(twin.relays)
+    if is_nobody(destination):
+        return failure(envelope, sender, NO_SESSION, now)
     if is_fail_fast(envelope.tags):
         return failure(envelope, sender, OFFLINE, now)
     return Queue(destination)

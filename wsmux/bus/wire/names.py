@@ -18,6 +18,7 @@ __all__ = [
     "Worker",
     "check_name",
     "is_name",
+    "is_nobody",
     "is_reserved",
     "name_of",
     "shared_address",
@@ -95,3 +96,11 @@ def name_of(address: Address) -> str | None:
 def is_reserved(session: str | None) -> bool:
     """Return whether no connection may have a session of this name."""
     return session is not None and session.startswith(MARK)
+
+
+def is_nobody(address: Address) -> bool:
+    """Return whether an address is neither that of a name nor that of a session of any connection.
+
+    It begins like the queue of a name, and goes on like none.
+    """
+    return is_reserved(address.session) and name_of(address) is None
