@@ -10,7 +10,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from wsmux.bus.relay.memory_queues import OVERHEAD, SWEEP, MemoryQueues
+from wsmux.bus.relay.memory_queues import (
+    CHARACTER,
+    OVERHEAD,
+    QUEUE_OVERHEAD,
+    SWEEP,
+    SWEPT,
+    MemoryQueues,
+    _Queue,
+)
 from wsmux.bus.relay.queues import Mailbox, NameBounds, QueueFull, QueueUnavailable
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
@@ -156,11 +164,67 @@ def test_entries_of_absent_sessions_run_out() -> None:
     put(made, b"long", until=NOW + 10_000)
     clock.now += SWEEP
     put(made, b"other", TWO, until=NOW + 10_000)
-    assert made._bytes == 2 * OVERHEAD + len(b"long") + len(b"other")
+    assert made._bytes == 2 * (QUEUE_OVERHEAD + OVERHEAD) + len(b"long") + len(b"other")
     clock.now += 3600
     put(made, b"last", TWO, until=NOW + 10_000)
     assert list(made._queues) == [TWO]
     assert taken(made.open(TWO, nobody)) == [b"last"]
+
+
+def test_many_sessions_with_one_envelope_are_bounded_like_one_with_many() -> None:
+    each = QUEUE_OVERHEAD + OVERHEAD + 1
+    made = queues(max_bytes=100 * (each + 5 * CHARACTER))
+    for number in range(10_000):
+        put(made, b"x", Address(1, f"a{number}"))
+    assert 100 <= len(made._queues) <= 110
+    assert made._bytes == sum(queue.size for queue in made._queues.values())
+    assert taken(made.open(Address(1, "a9999"), nobody)) == [b"x"]
+
+
+def test_long_names_of_sessions_count() -> None:
+    made = queues(max_bytes=1_000_000)
+    for number in range(100):
+        put(made, b"x", Address(1, f"{number}" + "s" * 100_000))
+    assert len(made._queues) == 2
+
+
+def test_room_is_made_without_a_look_at_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = queues(max_bytes=1000 * (QUEUE_OVERHEAD + OVERHEAD + 5 * CHARACTER))
+    for number in range(1000):
+        put(made, b"", Address(1, f"b{number:04}"))
+    assert made.dropped == 0
+    looked: list[Address] = []
+    drop = made._drop_locked
+    monkeypatch.setattr(
+        made, "_drop_locked", lambda address, queue: (looked.append(address), drop(address, queue))
+    )
+    monkeypatch.setattr(_Queue, "discard", None)
+    for number in range(100):
+        put(made, b"", Address(1, f"c{number:04}"))
+    assert looked == [Address(1, f"b{number:04}") for number in range(100)]
+
+
+def test_expired_entries_of_many_sessions_are_searched_in_parts() -> None:
+    clock = Clock()
+    made = queues(clock=clock)
+    for number in range(3 * SWEPT):
+        put(made, b"x", Address(1, f"a{number}"), until=NOW + 1)
+    clock.now += SWEEP
+    for rest in (2, 1, 0):
+        put(made, b"x", TWO, until=NOW + 1000)
+        assert len(made._queues) == rest * SWEPT + 1
+
+
+def test_of_two_large_queues_the_larger_one_makes_room() -> None:
+    made = queues(max_bytes=100_000)
+    for _ in range(40):
+        put(made, bytes(600), ONE)
+    for _ in range(50):
+        put(made, bytes(600), TWO)
+    for number in range(9):
+        put(made, bytes(600), Address(3, str(number)))
+    assert made.dropped == 25
+    assert len(taken(made.open(ONE, nobody))) == 40
 
 
 def test_closed_queues_take_nothing() -> None:
@@ -236,6 +300,21 @@ def test_bytes_of_names_are_bounded() -> None:
         put(made, bytes(1000), Address(2, "@other"), source=3)
 
 
+def test_one_twin_cannot_fill_the_queues_of_all_names() -> None:
+    size = OVERHEAD + 100
+    made = queues(name_bounds=NameBounds(twin_bytes=size), max_bytes=16 * size)
+    names = [Address(2, f"@{letter}") for letter in "abcdef"]
+    for name in names[:2]:
+        put(made, bytes(100), name, source=1)
+    with pytest.raises(QueueFull, match="twin 1 has .* bytes of requests in the queues of all"):
+        put(made, bytes(100), names[2], source=1)
+    for source in range(2, 6):
+        put(made, bytes(100), names[4], source=source)
+    mailbox = made.open_shared(names[0], nobody)
+    mailbox.ack([each.id for each in mailbox.take(1)])
+    put(made, bytes(100), names[0], source=6)  # what was answered makes room
+
+
 def test_what_has_run_out_takes_no_room_in_a_name() -> None:
     clock = Clock()
     made = queues(name_bounds=NameBounds(of_twin=2), clock=clock)
@@ -248,8 +327,8 @@ def test_what_has_run_out_takes_no_room_in_a_name() -> None:
 
 def test_sessions_that_flood_take_nothing_from_a_name() -> None:
     made = queues(max_bytes=10 * (OVERHEAD + 100))
-    for _ in range(5):
-        put(made, bytes(100), NAME, source=1)
+    for source in range(1, 6):
+        put(made, bytes(100), NAME, source=source)
     for _ in range(20):
         put(made, bytes(100))
     assert len(taken(made.open(NAME, nobody))) == 5
@@ -324,7 +403,8 @@ class QueueModel(RuleBasedStateMachine):
     @invariant()
     def counted(self) -> None:
         held = [*self.taken.values(), *self.waiting]
-        assert self.made._bytes == sum(len(data) + OVERHEAD for data in held)
+        size = sum(len(data) + OVERHEAD for data in held)
+        assert self.made._bytes == (size + QUEUE_OVERHEAD if held else 0)
         if self.mailboxes:
             assert self.mailboxes[-1].waiting() == bool(self.waiting)
 

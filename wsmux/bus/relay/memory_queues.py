@@ -1,9 +1,13 @@
 """Keep the queues of sessions in memory; they are lost with the process.
 
-One lock guards everything. It is held only for operations on dictionaries and deques; sessions are
-woken after its release. When all queues together exceed their bound, the largest loses its older
-half, so flooding a queue affects that queue alone. Those of names lose nothing: they refuse what is
-beyond their bounds, and take half of all bytes at most.
+One lock guards everything. It is held only for operations on dictionaries and deques, none of which
+looks at all queues; sessions are woken after its release. When all queues together exceed their
+bound, the largest loses its older half, so flooding a queue affects that queue alone. Queues are
+ordered by levels, an eighth apart, so of two with nearly the same size either is the largest.
+
+Those of names lose nothing: they refuse what is beyond their bounds, and take half of all bytes at
+most. Of these a twin has a quarter of what the others leave, or one request. So however many names
+it calls, and however much it sends, there is room for others.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import itertools
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,11 +44,20 @@ __all__ = ["MemoryQueues"]
 # Bytes of all queues together.
 MAX_BYTES = 256 * MIB
 
-# Bytes that an entry costs beside its data.
-OVERHEAD = 256
+# Bytes that an entry costs beside its data, and that the queue of a session costs beside its
+# entries and the session's name. Senders choose the names.
+OVERHEAD = 400
+QUEUE_OVERHEAD = 1024
 
-# Seconds between searches for expired entries.
+# Bytes of a character of a session's name.
+CHARACTER = 4
+
+# The part of what all others leave of the bytes of names that one twin may have.
+TWIN_PART = 4
+
+# Seconds between searches for expired entries, and the queues that one message searches.
 SWEEP = 60.0
+SWEPT = 100
 
 
 @dataclass(slots=True)
@@ -81,12 +95,32 @@ class _Queue:
 
     Attributes:
         taken: by their ids, what mailboxes have and have not acknowledged.
-        size: the bytes of all entries.
+        size: the bytes of all entries, and of the queue itself unless it is empty.
         mailbox: who may take.
         shares: what there is of each source.
+        level: the level of its size, 0 while it is empty; see ``_level``.
+
+    Args:
+        cost: the bytes of the queue itself.
+        held: where the bytes of each source are counted, over all queues of names.
     """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_cost",
+        "_held",
+        "_served",
+        "_waiting",
+        "level",
+        "mailbox",
+        "shares",
+        "size",
+        "taken",
+    )
+
+    def __init__(self, cost: int, held: Counter[int] | None) -> None:
+        self._cost = cost
+        self._held = held
+        self.level = 0
         self.taken: dict[str, _Kept] = {}
         self.size = 0
         self.mailbox: _MemoryMailbox | None = None
@@ -103,7 +137,11 @@ class _Queue:
 
     def add(self, serial: int, data: bytes, until: float, size: int, source: int) -> None:
         """Add an envelope, as the last one of its source."""
+        if not self.shares:
+            self.size = self._cost
         share = self.shares.setdefault(source, _Share())
+        if self._held is not None:
+            self._held[source] += size
         share.count += 1
         share.size += size
         share.round = max(share.round, self._served) + 1
@@ -157,9 +195,13 @@ class _Queue:
         share = self.shares[kept.source]
         share.count -= 1
         share.size -= kept.size
+        if self._held is not None:
+            self._held[kept.source] -= kept.size
+            if not self._held[kept.source]:
+                del self._held[kept.source]
         if not share.count:
             del self.shares[kept.source]
-        self.size -= kept.size
+        self.size = self.size - kept.size if self.shares else 0
 
 
 class MemoryQueues(SessionQueues):
@@ -194,7 +236,10 @@ class MemoryQueues(SessionQueues):
         self._queues: dict[Address, _Queue] = {}
         self._bytes = 0
         self._name_bytes = 0  # of these, those of names
+        self._held: Counter[int] = Counter()  # of those, what each twin has
+        self._levels: dict[int, dict[Address, None]] = {}  # of sessions
         self._swept = -math.inf
+        self._to_sweep: list[Address] = []
         self._serial = itertools.count(1)
         self._closed = False
         fork.register(self)
@@ -217,7 +262,7 @@ class MemoryQueues(SessionQueues):
     def _opened(self, address: Address, wake: Callable[[], None]) -> _MemoryMailbox:
         mailbox = _MemoryMailbox(self, address, wake)
         with self._lock:
-            queue = self._queues.setdefault(address, _Queue())
+            queue = self._queue_locked(address)
             queue.mailbox = mailbox
             queue.give_back(list(queue.taken))
         wake()
@@ -228,7 +273,7 @@ class MemoryQueues(SessionQueues):
     ) -> None:
         now = self._clock()
         size = len(data) + OVERHEAD
-        if size > self._max_bytes:
+        if size + _cost(address) > self._max_bytes:
             raise QueueUnavailable(
                 f"an envelope of {len(data)} bytes is above the limit of all queues"
             )
@@ -239,7 +284,7 @@ class MemoryQueues(SessionQueues):
             self._sweep_locked(now)
             if of_name:
                 self._check_room_locked(address, source, size, now)
-            queue = self._queues.setdefault(address, _Queue())
+            queue = self._queue_locked(address)
             with self._counted_locked(address, queue):
                 until = min(expires_at, now + self._life)
                 queue.add(next(self._serial), data, until, size, source if of_name else 0)
@@ -258,7 +303,16 @@ class MemoryQueues(SessionQueues):
         with self._lock:
             self._closed = True
             self._queues.clear()
+            self._levels.clear()
+            self._held.clear()
             self._bytes = self._name_bytes = 0
+
+    def _queue_locked(self, address: Address) -> _Queue:
+        queue = self._queues.get(address)
+        if queue is None:
+            held = self._held if is_reserved(address.session) else None
+            queue = self._queues[address] = _Queue(_cost(address), held)
+        return queue
 
     @contextmanager
     def _counted_locked(self, address: Address, queue: _Queue) -> Iterator[None]:
@@ -271,6 +325,22 @@ class MemoryQueues(SessionQueues):
             self._bytes += grown
             if is_reserved(address.session):
                 self._name_bytes += grown
+            else:
+                self._level_locked(address, queue)
+
+    def _level_locked(self, address: Address, queue: _Queue) -> None:
+        """Move a queue of a session to the level of its size."""
+        level = _level(queue.size)
+        if level == queue.level:
+            return
+        if queue.level:
+            known = self._levels[queue.level]
+            del known[address]
+            if not known:
+                del self._levels[queue.level]
+        queue.level = level
+        if level:
+            self._levels.setdefault(level, {})[address] = None
 
     def _check_room_locked(self, address: Address, source: int, size: int, now: float) -> None:
         """Refuse what is beyond a bound of a name even without what has run out."""
@@ -295,6 +365,13 @@ class MemoryQueues(SessionQueues):
         most = self._max_bytes // 2
         if self._name_bytes + size > most:
             return QueueFull(f"the queues of all names have {most} bytes, as many as they may")
+        held = self._held.get(source, 0)
+        left = most - (self._name_bytes - held)
+        if held and held + size > left // TWIN_PART:
+            return QueueFull(
+                f"twin {source} has {held} bytes of requests in the queues of all names, where one "
+                f"twin may have a quarter of the {left} that others leave: wait for their answers"
+            )
         return None
 
     def _drop_locked(self, address: Address, queue: _Queue) -> None:
@@ -305,20 +382,21 @@ class MemoryQueues(SessionQueues):
     def _make_room_locked(self) -> None:
         """Halve the largest queue of a session until the total is within its bound."""
         while self._bytes > self._max_bytes:
-            address, largest = max(
-                (each for each in self._queues.items() if not is_reserved(each[0].session)),
-                key=lambda each: each[1].size,
-            )
+            address = next(iter(self._levels[max(self._levels)]))
+            largest = self._queues[address]
             for _ in range(max(1, len(largest) // 2)):
                 self._drop_locked(address, largest)
+            self._forget_locked(address, largest)
 
     def _sweep_locked(self, now: float) -> None:
-        """Discard expired entries of disconnected sessions."""
-        if now < self._swept + SWEEP:
-            return
-        self._swept = now
-        for address, queue in list(self._queues.items()):
-            if queue.mailbox is None:
+        """Discard expired entries of some disconnected sessions."""
+        if now >= self._swept + SWEEP and not self._to_sweep:
+            self._swept = now
+            self._to_sweep = list(self._queues)
+        for _ in range(min(SWEPT, len(self._to_sweep))):
+            address = self._to_sweep.pop()
+            queue = self._queues.get(address)
+            if queue is not None and queue.mailbox is None:
                 with self._counted_locked(address, queue):
                     queue.discard(now)
                 self._forget_locked(address, queue)
@@ -361,6 +439,19 @@ class MemoryQueues(SessionQueues):
                 queue.mailbox = None
                 queue.give_back(list(queue.taken))
                 self._forget_locked(mailbox.address, queue)
+
+
+def _cost(address: Address) -> int:
+    """Return the bytes of an empty queue; names are few, and their queues cost nothing."""
+    if is_reserved(address.session):
+        return 0
+    return QUEUE_OVERHEAD + CHARACTER * len(address.session or "")
+
+
+def _level(size: int) -> int:
+    """Return a number that grows with a size, by the four first bits of it."""
+    bits = max(0, size.bit_length() - 4)
+    return bits * 8 + (size >> bits)
 
 
 class _MemoryMailbox(SharedMailbox):
