@@ -20,6 +20,7 @@ from ...runtime.parking import Condition, OneShotEvent
 from ...runtime.threads import daemon_thread
 from ...storage.redis_client import FAILURES, ResponseError, cause, is_wrong_type, run_together
 from .redis_rounds import acknowledge, is_rounds
+from .redis_sizes import FIELD, delete
 
 if TYPE_CHECKING:
     import redis
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BELL",
     "COUNT",
-    "FIELD",
     "Id",
     "Reader",
     "RetryPause",
@@ -35,9 +35,6 @@ __all__ = [
     "parse_id",
     "show_id",
 ]
-
-# The field of a stream's entries that holds the envelope.
-FIELD = b"_"
 
 # Key prefix of the streams that wake readers, and seconds after which Redis drops an unused one.
 BELL = "wsmux:bell:"
@@ -190,7 +187,7 @@ class Writer:
             commands.append(("XADD", bell, "MAXLEN", 1, "*", FIELD, b""))
             commands.append(("EXPIRE", bell, BELL_LIFE))
         for key, ids in deleted.items():
-            commands.append(acknowledge(key, ids) if is_rounds(key) else ("XDEL", key, *ids))
+            commands.append(acknowledge(key, ids) if is_rounds(key) else delete(key, ids))
         for result in run_together(self._client, commands):
             if isinstance(result, Exception):
                 if not is_wrong_type(result):

@@ -7,9 +7,9 @@ that has come meanwhile. The lock of the queues guards what is pending; the turn
 it.
 
 One script for each session checks, in one step with adding, that nobody else has added to the
-stream after the last entry that this process knows. So the new entries need not be read back. What
-is for a name is added by another one, which also takes what the workers at this relay have room
-for; see ``redis_rounds``.
+stream after the last entry that this process knows. So the new entries need not be read back. It
+also keeps all streams within a bound; see ``redis_sizes``. What is for a name is added by another
+one, which also takes what the workers at this relay have room for; see ``redis_rounds``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from ...storage.redis_client import (
 )
 from ..wire.address import Address
 from ..wire.names import is_reserved
-from .queues import LIFE, MAX_QUEUED, Put, QueueUnavailable
-from .redis_io import FIELD, Report, RetryPause, parse_id, show_id
+from . import redis_sizes
+from .queues import Put, QueueUnavailable
+from .redis_io import Report, RetryPause, parse_id, show_id
 
 if TYPE_CHECKING:
     import redis
@@ -46,21 +47,6 @@ __all__ = ["Added", "Appender"]
 
 # Envelopes, and their bytes, in one round trip; a single one may be larger.
 MAX_PUTS, MAX_BYTES = 1000, 4 * MIB
-
-# KEYS: a stream. ARGV: the last entry known, or nothing; the envelopes. Returns the number of
-# unknown entries, 1 at most, and the ids of the new ones.
-ADD = f"""
-local told = {{0}}
-if ARGV[1] ~= '' then
-  told[1] = #redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', 1)
-end
-for i = 2, #ARGV do
-  local bound = {MAX_QUEUED}
-  told[i] = redis.call('XADD', KEYS[1], 'MAXLEN', '~', bound, '*', '{FIELD.decode()}', ARGV[i])
-end
-redis.call('EXPIRE', KEYS[1], {LIFE})
-return told
-"""
 
 _log = logger("wsmux.bus")
 
@@ -111,16 +97,17 @@ class Adding(Protocol):
 class _ToSession:
     """Add to the stream of a session; made with the lock held."""
 
-    def __init__(self, known: Known, address: Address, puts: list[Put]) -> None:
+    def __init__(self, known: Known, address: Address, puts: list[Put], max_bytes: int) -> None:
         self.puts = puts
         self._known = known
+        self._max_bytes = max_bytes
         self._address = address
         self._after = known.last_known_locked(address)
 
     def command(self) -> tuple[Any, ...]:
         shown = b"" if self._after is None else show_id(self._after)
-        envelopes = (put.data for put in self.puts)
-        return "EVAL", ADD, 1, self._address.stream_key(), shown, *envelopes
+        envelopes = [put.data for put in self.puts]
+        return redis_sizes.add(self._address.stream_key(), shown, self._max_bytes, envelopes)
 
     def added_locked(self, result: Any) -> Callable[[], None] | None:
         unknown, *ids = result
@@ -141,6 +128,7 @@ class Appender:
         known: the queues.
         shared: adds what is for names.
         closing: set when nothing is added any more.
+        max_bytes: bytes of all streams of sessions in the database.
     """
 
     def __init__(
@@ -151,8 +139,10 @@ class Appender:
         known: Known,
         shared: SharedMailboxes,
         closing: OneShotEvent,
+        max_bytes: int,
     ) -> None:
         self._client = client
+        self._max_bytes = max_bytes
         self._lock = lock
         self._report = report
         self._known = known
@@ -248,7 +238,7 @@ class Appender:
         return [
             self._shared.adding_locked(address, puts)
             if is_reserved(address.session)
-            else _ToSession(self._known, address, puts)
+            else _ToSession(self._known, address, puts, self._max_bytes)
             for address, puts in batch.items()
         ]
 

@@ -36,6 +36,7 @@ from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
 from ...storage.redis_client import explain
 from ..wire.address import Address
+from . import redis_sizes
 from .queues import DurableQueues, Mailbox, NameBounds, Put, QueuedEnvelope, SharedMailbox
 from .redis_io import Id, Reader, Writer
 from .redis_puts import Added, Appender
@@ -61,9 +62,17 @@ class RedisQueues(DurableQueues):
     Args:
         client: made by ``redis_client``; owned by the queues.
         name_bounds: bound the queue of each name; the same at all relays of the database.
+        max_bytes: bytes of the queues of all sessions in the database, beyond which the largest one
+            loses its older half; the same at all relays.
     """
 
-    def __init__(self, client: redis.Redis, name_bounds: NameBounds | None = None) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        name_bounds: NameBounds | None = None,
+        *,
+        max_bytes: int = redis_sizes.MAX_BYTES,
+    ) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._mailboxes: dict[Address, _RedisMailbox] = {}
@@ -75,6 +84,7 @@ class RedisQueues(DurableQueues):
         self._shared = SharedMailboxes(
             client, self._lock, self._writer, self._report, name_bounds or NameBounds()
         )
+        self._max_bytes = max_bytes
         self._appender = self._new_appender()
         fork.register(self)
 
@@ -138,7 +148,15 @@ class RedisQueues(DurableQueues):
         self._client.close()
 
     def _new_appender(self) -> Appender:
-        return Appender(self._client, self._lock, self._report, self, self._shared, self._closing)
+        return Appender(
+            self._client,
+            self._lock,
+            self._report,
+            self,
+            self._shared,
+            self._closing,
+            self._max_bytes,
+        )
 
     def _reader_locked(self) -> Reader:
         """Return a reader with room for one more mailbox."""

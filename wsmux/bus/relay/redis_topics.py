@@ -36,7 +36,8 @@ from ...runtime.threads import daemon_thread
 from ...storage.redis_client import FAILURES, explain
 from ..wire.topics import MAX_ANSWER, START, Batch, Position, parse_position
 from .queues import QueueUnavailable
-from .redis_io import FIELD, RetryPause
+from .redis_io import RetryPause
+from .redis_sizes import FIELD
 from .topic_log import OVERHEAD, REMEMBERED, Retention
 from .topic_store import (
     ANYBODY,
