@@ -12,7 +12,7 @@ import pytest
 
 from wsmux.bus.errors import BusError
 from wsmux.bus.federation import federation as module
-from wsmux.bus.federation import schedule
+from wsmux.bus.federation import room, schedule
 from wsmux.bus.federation.federation import Federation
 from wsmux.bus.federation.http_post import Answer, Poster
 from wsmux.bus.federation.queue import FederationQueue, MemoryFederationQueue
@@ -271,6 +271,72 @@ def test_a_relay_that_hangs_leaves_workers_to_others(make: Make) -> None:
     gate.set()
     wait_for(lambda: not federation.held)
     assert posts.domains().count("slow.test") == slow
+
+
+@pytest.mark.parametrize("domains", [("dead.test",), ()], ids=["known", "looked up"])
+def test_a_relay_that_is_down_leaves_room_to_others(
+    make: Make,
+    told: Told,
+    twins: ListedTwins,
+    monkeypatch: pytest.MonkeyPatch,
+    domains: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(module, "MAX_HELD", 4)
+    monkeypatch.setattr(room, "DOWN", 0.0)
+    twins.twins[9] = Twin(9, bytes(32), ("dead.test",))
+    posts = Posts(dead_test=[ConnectionError("down")])
+    federation = make(posts)
+    for number in range(4):
+        submit(federation, ask(f"dead-{number}", Address(9)), *domains)
+    submit(federation, ask("alive"), "a.test")
+    wait_for(lambda: "a.test" in posts.domains())
+    wait_for(lambda: len(told.errors) == 2 and federation.held == 2)
+    text = "too many messages wait for relays that do not answer: dead.test"
+    assert told.texts() == [text] * 2
+
+
+def test_a_relay_that_hangs_leaves_room_to_others(
+    make: Make, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 4 * schedule.LANE
+    monkeypatch.setattr(module, "MAX_HELD", count)
+    monkeypatch.setattr(room, "DOWN", 0.0)
+    posts = Posts(slow_test=[TimeoutError()])
+    posts.gates["slow.test"] = gate = threading.Event()
+    federation = make(posts)
+    for number in range(count):
+        submit(federation, ask(f"slow-{number}"), "slow.test")
+    submit(federation, ask("fast"), "a.test")
+    assert all(posts.entered.acquire(timeout=20.0) for _ in range(schedule.LANE))
+    assert "a.test" not in posts.domains()
+    gate.set()
+    wait_for(lambda: "a.test" in posts.domains() and len(told.errors) == count // 2)
+    assert federation.held >= count // 2
+
+
+def test_a_relay_that_is_down_leaves_room_in_the_queue(
+    make: Make, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_HELD", 4)
+    monkeypatch.setattr(room, "DOWN", 0.0)
+    posts = Posts(dead_test=[ConnectionError("down")])
+    federation = make(posts, MemoryFederationQueue(max_messages=4))
+    for number in range(4):
+        submit(federation, ask(f"dead-{number}"), "dead.test")
+    wait_for(lambda: len(told.errors) == 2 and federation.held == 2)
+    submit(federation, ask("alive"), "a.test")
+    wait_for(lambda: "a.test" in posts.domains())
+    assert len(told.errors) == 2
+
+
+def test_a_relay_that_is_back_gets_all(make: Make, told: Told) -> None:
+    posts = Posts(a_test=[ConnectionError("down"), DONE])
+    federation = make(posts)
+    for number in range(100):
+        submit(federation, ask(f"{number}"), "a.test")
+    wait_for(lambda: len({parse(data).uid for data in posts.bodies()}) == 100)
+    wait_for(lambda: not federation.held)
+    assert told.errors == []
 
 
 def test_each_attempt_is_counted(make: Make) -> None:

@@ -147,3 +147,19 @@ def test_a_lane_counts_what_is_under_way() -> None:
     assert schedule.take(0.0) is None
     schedule.release("a", 0.0)
     assert schedule.take(0.0)
+
+
+def test_the_newest_of_those_that_wait_for_a_lane_is_dropped() -> None:
+    schedule = Schedule(lane=1)
+    jobs = [job("a") for _ in range(3)]
+    for each in jobs:
+        schedule.add(each, 0.0)
+    assert schedule.newest("a") is None
+    assert schedule.take(0.0) == (jobs[0], "a")
+    assert schedule.take(0.0) is None
+    for each in reversed(jobs[1:]):
+        assert schedule.newest("a") is each
+        schedule.drop_newest("a")
+    assert schedule.newest("a") is None
+    schedule.release("a", 0.0)
+    assert schedule.take(0.0) is None

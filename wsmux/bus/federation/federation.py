@@ -11,6 +11,9 @@ belongs either to the schedule or to the pool.
 A message is done when a relay has answered 202, or when its requester was sent an error; until then
 the queue keeps it. Delivery is therefore at least once: a relay that accepted a message but did not
 answer in time gets it again.
+
+What waits for relays that are down has half of the room at most; see ``room``. Beyond its part the
+requester gets an error, and the message is done.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from ..wire.messages import Envelope
 from .http_post import Answer
 from .queue import FederationQueue, QueuedMessage
 from .ranker import Ranker
+from .room import Room
 from .schedule import LOOK_UP, Job, Schedule
 
 __all__ = ["WORKERS", "Federation"]
@@ -67,6 +71,12 @@ PASSING = frozenset(
         HTTPStatus.TOO_MANY_REQUESTS,
     }
 )
+
+# Messages given up at once, in the thread whose attempt has shown that a relay is down.
+SHED = 256
+
+# Start of the error that requesters get where too much waits for a relay.
+CROWDED = "too many messages wait for relays that do not answer"
 
 # Start of the error that requesters get, word for word that of the reference relay.
 REJECTED = "remote relay rejected permanently"
@@ -116,7 +126,7 @@ class Federation:
         self._changed = Condition(self._lock)  # for the clock
         self._freed = Condition(self._lock)  # for the feeder
         self._schedule = Schedule()
-        self._held = self._held_bytes = 0
+        self._held = Room(MAX_HELD, MAX_HELD_BYTES)
         self._closed = False
         self._is_copy = False  # of a forked child
         name = "wsmux-federation"
@@ -134,7 +144,7 @@ class Federation:
         fork.register(self)
 
     def __repr__(self) -> str:
-        return f"<Federation held={self._held} workers={self._workers.threads}>"
+        return f"<Federation held={self._held.count} workers={self._workers.threads}>"
 
     def forked(self) -> None:
         """Disable the copy in a forked child; see ``runtime.fork``."""
@@ -143,7 +153,7 @@ class Federation:
     @property
     def held(self) -> int:
         """The number of messages that were taken from the queue and are not done."""
-        return self._held
+        return self._held.count
 
     def submit(self, envelope: Envelope, data: bytes, domains: Sequence[str]) -> None:
         """Send an envelope to one of a twin's relays; may be called from any thread.
@@ -177,8 +187,8 @@ class Federation:
         self._workers.close()
         self._workers.join(deadline)
         self._queue.release()
-        if self._held:
-            _log.warning("the federation ended with %d messages undelivered", self._held)
+        if self._held.count:
+            _log.warning("the federation ended with %d messages undelivered", self._held.count)
 
     def _end(self) -> None:
         self._queue.close()
@@ -204,14 +214,11 @@ class Federation:
     def _room(self) -> int | None:
         """Return how many entries may be taken, 0 after ``HOUSEKEEPING``, ``None`` when closed."""
         with self._lock:
-            if not self._closed and self._is_full():
+            if not self._closed and self._held.is_full():
                 self._freed.wait(HOUSEKEEPING)
             if self._closed:
                 return None
-            return 0 if self._is_full() else min(BATCH, MAX_HELD - self._held)
-
-    def _is_full(self) -> bool:
-        return self._held >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES
+            return 0 if self._held.is_full() else min(BATCH, self._held.left())
 
     def _hold(self, entry: QueuedMessage) -> None:
         try:
@@ -223,11 +230,25 @@ class Federation:
         now = time.monotonic()
         job = Job(entry.ticket, entry.data, now + min(life, LIFE))
         with self._lock:
-            if entry.domains:
-                job.routed(self._order(entry.domains))
-            self._held += 1
-            self._held_bytes += len(job.data)
-            self._add_locked(job, now)
+            self._held.add((), len(job.data))
+            if not entry.domains:
+                self._add_locked(job, now)
+                return
+        self._route(job, entry.domains)
+
+    def _route(self, job: Job, domains: Sequence[str]) -> None:
+        """Start a round over the relays of a message, unless too much waits for them."""
+        size, now = len(job.data), time.monotonic()
+        with self._lock:
+            job.routed(self._order(domains))
+            before, job.domains = job.domains, tuple(dict.fromkeys(domains))
+            self._held.add(job.domains, size)
+            self._held.remove(before, size)  # then, so that its relays do not count as new ones
+            crowded = self._held.is_crowded(job.domains, now)
+            if not crowded:
+                self._add_locked(job, now)
+        if crowded:
+            self._give_up_crowded(job)
 
     def _add_locked(self, job: Job, due: float) -> None:
         self._schedule.add(job, due)
@@ -286,9 +307,7 @@ class Federation:
         elif not twin.relays:
             self._give_up(job, NO_RELAYS)
         else:
-            with self._lock:
-                job.routed(self._order(twin.relays))
-                self._add_locked(job, time.monotonic())
+            self._route(job, twin.relays)
 
     def _offer(self, job: Job, domain: str) -> None:
         try:
@@ -301,6 +320,8 @@ class Federation:
             return
         if answer.status == HTTPStatus.ACCEPTED:
             self._counted(domain, True)
+            with self._lock:
+                self._held.answered(domain)
             self._finish(job)
         elif 400 <= answer.status < 500 and answer.status not in PASSING:
             self._refused(job, domain, answer.text)
@@ -309,28 +330,52 @@ class Federation:
 
     def _downvoted(self, job: Job, domain: str, reason: str) -> None:
         self._counted(domain, False)
+        now = time.monotonic()
         with self._lock:
-            self._ranker.downvote(domain, time.monotonic())
+            self._ranker.downvote(domain, now)
+            self._held.failed(domain, now)
         self._failed(job, f"{domain}: {reason}")
+        self._shed(domain, now)
+
+    def _shed(self, domain: str, now: float) -> None:
+        """Give up what waits for an attempt at a relay that is down, beyond its part."""
+        for _ in range(SHED):
+            with self._lock:
+                job = self._schedule.newest(domain)
+                if job is None or not self._held.is_crowded(job.domains, now):
+                    return
+                self._schedule.drop_newest(domain)
+            self._give_up_crowded(job)
 
     def _failed(self, job: Job, reason: str) -> None:
         _log.info("a message for another relay is delayed: %s", reason)
+        now = time.monotonic()
         with self._lock:
-            wait = job.failed(reason, self._order, random.random())
-            self._add_locked(job, time.monotonic() + wait)
+            crowded = self._held.is_crowded(job.domains, now)
+            if not crowded:
+                wait = job.failed(reason, self._order, random.random())
+                self._add_locked(job, now + wait)
+        if crowded:
+            job.reason = reason
+            self._give_up_crowded(job)
 
     def _refused(self, job: Job, domain: str, reason: str) -> None:
         """Try the next relay; a refusal is not a failure, so the rank stays as it is."""
         self._counted(domain, False)
         _log.info("%s refused a message: %s", domain, reason)
-        if job.refused(reason):
-            with self._lock:
+        with self._lock:
+            self._held.answered(domain)
+            goes_on = job.refused(reason)
+            if goes_on:
                 self._add_locked(job, time.monotonic())
-        else:
+        if not goes_on:
             self._give_up(job, f"{REJECTED}: {reason}")
 
     def _order(self, domains: Iterable[str]) -> list[str]:
         return self._ranker.order(domains, time.monotonic())
+
+    def _give_up_crowded(self, job: Job) -> None:
+        self._give_up(job, f"{CROWDED}: {', '.join(job.domains)}")
 
     def _give_up(self, job: Job, text: str) -> None:
         _log.info("gave up a message: %s; last attempt: %s", text, job.reason or "none")
@@ -350,6 +395,5 @@ class Federation:
     def _finish(self, job: Job) -> None:
         self._queue.done(job.ticket)
         with self._lock:
-            self._held -= 1
-            self._held_bytes -= len(job.data)
+            self._held.remove(job.domains, len(job.data))
             self._freed.notify()

@@ -7,7 +7,7 @@ relay with one exception: there, any refusal ends the message. Here a relay that
 is not asked again, and the message ends when the last relay has refused.
 
 At most ``LANE`` attempts at one relay are in progress, so a relay that hangs delays only its own
-messages and leaves workers for the others.
+messages and leaves workers for the others. ``room`` leaves room for them.
 """
 
 from __future__ import annotations
@@ -42,15 +42,26 @@ class Job:
 
     Attributes:
         reason: why the last attempt failed.
+        domains: the relays of the twin, as far as they are known; for their share of the room.
     """
 
-    __slots__ = ("_left", "_passes", "_route", "data", "expires_at", "reason", "ticket")
+    __slots__ = (
+        "_left",
+        "_passes",
+        "_route",
+        "data",
+        "domains",
+        "expires_at",
+        "reason",
+        "ticket",
+    )
 
     def __init__(self, ticket: str, data: bytes, expires_at: float) -> None:
         self.ticket = ticket
         self.data = data
         self.expires_at = expires_at
         self.reason = ""
+        self.domains: tuple[str, ...] = ()
         self._route: list[str] = []  # relays that have not refused, best first
         self._left: deque[str] = deque()  # relays left in this pass
         self._passes = 0
@@ -128,6 +139,17 @@ class Schedule:
                 return job, lane
             self._waiting.setdefault(lane, deque()).append(job)
         return None
+
+    def newest(self, lane: str) -> Job | None:
+        """Return the last of the jobs that are due and wait for a place in a lane."""
+        waiting = self._waiting.get(lane)
+        return waiting[-1] if waiting else None
+
+    def drop_newest(self, lane: str) -> None:
+        """Forget the job that ``newest`` has returned."""
+        self._waiting[lane].pop()
+        if not self._waiting[lane]:
+            del self._waiting[lane]
 
     def release(self, lane: str, now: float) -> None:
         """Free a place in a lane, and schedule the next job waiting for it."""
