@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as library
@@ -177,6 +178,73 @@ def test_a_redis_that_lost_its_data_is_used_on(make: Make, client: library.Redis
     client.flushall()
     queue.put(b"after", ())
     assert bodies(take(queue, 1)) == [b"after"]
+
+
+def test_a_full_stream_refuses_what_is_new_and_keeps_what_it_has(
+    make: Make, client: library.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ENTRIES", 3)
+    queue = make()
+    for number in range(3):
+        queue.put(b"%d" % number, ())
+    for _ in range(2):
+        with pytest.raises(QueueUnavailable, match="3 messages or .* the limit of this relay"):
+            queue.put(b"more", ())
+    assert 0 < int(client.pttl(module.FULL)) <= module.FULL_TIME
+    entries = take(queue, 3)
+    assert bodies(entries) == [b"0", b"1", b"2"]
+    queue.done(entries[1].ticket)
+    wait_for(lambda: not client.exists(module.FULL))
+    queue.put(b"more", ())
+    assert [fields[b"msg"] for _, fields in client.xrange(STREAM)] == [b"0", b"2", b"more"]
+
+
+def test_the_bytes_of_a_stream_are_bounded(
+    make: Make, client: library.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 300_000)
+    monkeypatch.setattr(module, "FULL_TIME", 1)
+    queue = make()
+    queue.put(bytes(200_000), ())
+    with pytest.raises(QueueUnavailable, match="or 300000 bytes wait"):
+        queue.put(bytes(200_000), ())
+    assert client.xlen(STREAM) == 1
+    for _ in range(5):  # what is done makes room, however much was added in all
+        queue.done(take(queue, 1)[0].ticket)
+        wait_for(lambda: not client.exists(module.FULL))
+        queue.put(bytes(200_000), ())
+    assert client.xlen(STREAM) == 1
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["all", "but one"])
+def test_what_known_relays_have_acknowledged_and_left_makes_room(
+    make: Make, client: library.Redis, monkeypatch: pytest.MonkeyPatch, waiting: bool
+) -> None:
+    monkeypatch.setattr(module, "MAX_ENTRIES", 3)
+    queue = make()
+    list(queue.take(0))  # makes the group
+    for number in range(3):
+        queue.put(b"%d" % number, ())
+    reply: Any = client.xreadgroup(GROUP, "relay-0", {STREAM: ">"})
+    ids = [each for each, _ in reply[0][1]]
+    client.xack(STREAM, GROUP, *(ids[:2] if waiting else ids))
+    queue.put(b"more", ())
+    kept = [fields[b"msg"] for _, fields in client.xrange(STREAM)]
+    assert kept == [b"2", b"more"]
+    assert bodies(take(queue, 1)) == [b"more"]
+
+
+def test_what_nobody_has_taken_is_not_dropped_from_a_stream(
+    make: Make, client: library.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ENTRIES", 3)
+    queue = make()
+    for number in range(3):
+        queue.put(b"%d" % number, ())
+    client.xgroup_create(STREAM, "others", id="$")
+    with pytest.raises(QueueUnavailable, match="the limit of this relay"):
+        queue.put(b"more", ())
+    assert bodies(take(queue, 3)) == [b"0", b"1", b"2"]
 
 
 def test_closed_queues_take_and_keep_nothing(make: Make) -> None:

@@ -5,8 +5,9 @@ took every second; an entry whose claim was not renewed for ``CLAIM_IDLE`` secon
 the messages of a crashed relay are sent after its restart, or by another relay. Entries claimed by
 reference relays, which do not renew, are left to them for ``CLAIM_FOREIGN`` seconds.
 
-Reference relays acknowledge entries but never delete them; here entries are also deleted, and the
-length of the stream is capped.
+Reference relays acknowledge entries but never delete them; here entries are also deleted. The
+stream is bounded: when it is full, what all relays have acknowledged is dropped, and if it still is
+then, messages are refused. Nothing is dropped whose requester waits.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...config import MIB
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
 from ...storage.redis_client import FAILURES, ResponseError, explain
@@ -37,8 +39,48 @@ FIELD = b"msg"
 # claim, not a name, says which relay has an entry.
 CONSUMER = "wsmux"
 
-# Approximate length of the stream; beyond it the oldest entries are dropped.
+# Entries of the stream and bytes of its memory; beyond either, new ones are refused.
 MAX_ENTRIES = 100_000
+MAX_BYTES = 1024 * MIB
+
+# Beside the stream: the bytes of what was added, which may be too many, since what is done is not
+# subtracted; and a mark that the stream was full, for so many milliseconds, since finding out takes
+# a look at all of it.
+BYTES, FULL = "wsmux:federation:bytes", "wsmux:federation:full"
+FULL_TIME = 1000
+
+# KEYS: the stream, and the two. ARGV: the group, the bounds, the milliseconds, the envelope.
+# Returns the id of the new entry, or nothing if the stream is full.
+ADD = f"""
+local stream, bytes, full = unpack(KEYS)
+local group, most, most_bytes, pause, envelope = unpack(ARGV)
+if redis.call('EXISTS', full) == 1 then return false end
+local added = #envelope + 64
+local size = tonumber(redis.call('GET', bytes) or math.huge)
+local function is_full()
+  return redis.call('XLEN', stream) >= tonumber(most) or size + added > tonumber(most_bytes)
+end
+if is_full() then
+  local first, pending = nil, redis.pcall('XPENDING', stream, group)
+  if not pending.err and pending[1] > 0 then
+    first = pending[2]
+  elseif not pending.err then
+    for _, each in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+      local about = {{}}
+      for i = 1, #each, 2 do about[each[i]] = each[i + 1] end
+      if about.name == group then first = about['last-delivered-id'] end
+    end
+  end
+  if first then redis.pcall('XTRIM', stream, 'MINID', first) end
+  size = redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', 0) or 0
+  if is_full() then
+    redis.call('SET', full, 1, 'PX', pause)
+    return false
+  end
+end
+redis.call('SET', bytes, string.format('%.0f', size + added))
+return redis.call('XADD', stream, '*', '{FIELD.decode()}', envelope)
+"""
 
 # Milliseconds that one read waits for entries.
 BLOCK = 500
@@ -66,6 +108,7 @@ class RedisFederationQueue(FederationQueue):
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._add: Any = client.register_script(ADD)
         self._lock = threading.Lock()
         self._held: set[bytes] = set()
         self._undone: set[bytes] = set()  # done, but not yet deleted in Redis
@@ -81,13 +124,18 @@ class RedisFederationQueue(FederationQueue):
         Blocks for a round trip, or for up to ``PUT_TIME`` and one timeout of Redis if that fails.
 
         Raises:
-            QueueUnavailable: Redis failed.
+            QueueUnavailable: Redis failed, or has as much as may wait.
         """
         until, pause = time.monotonic() + PUT_TIME, RetryPause()
         while not self._closing.is_set():
             try:
-                self._client.xadd(STREAM, {FIELD: data}, maxlen=MAX_ENTRIES, approximate=True)
-                return
+                bounds = MAX_ENTRIES, MAX_BYTES, FULL_TIME
+                if self._add((STREAM, BYTES, FULL), (GROUP, *bounds, data)) is not None:
+                    return
+                raise QueueUnavailable(
+                    f"{MAX_ENTRIES} messages or {MAX_BYTES} bytes wait for other relays, the limit "
+                    "of this relay"
+                )
             except FAILURES as error:
                 seconds = pause.next()
                 if time.monotonic() + seconds >= until:
