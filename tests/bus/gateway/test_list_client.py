@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from wsmux.bus import GatewayClient
 from wsmux.bus.client import Client
@@ -146,6 +148,54 @@ def test_an_answer_whose_reply_was_lost_is_found_again(
     ):
         assert program.call(2, "add", [1, 2], timeout=WAIT) == 3
         assert cutting.cut == 1
+
+
+def test_an_answer_is_looked_for_until_redis_says_what_there_is(
+    alice: Peer, bob: Client, server: RedisServer
+) -> None:
+    """The reply that brings it is lost, and then that to the look at what was moved."""
+    with (
+        CuttingRedis(database(server, 1), b"LRANGE", b'"ref"', 1) as looking,
+        CuttingRedis(looking.url, b"BLMOVE", b'"ref"', 1) as taking,
+        GatewayClient(taking.url) as program,
+    ):
+        assert program.call(2, "add", [1, 2], timeout=WAIT) == 3
+        assert (taking.cut, looking.cut) == (1, 1)
+
+
+@pytest.mark.parametrize("timeout", [WAIT, 3.0])
+def test_an_answer_that_redis_moves_after_the_failure_is_found(
+    alice: Peer,
+    bob: Client,
+    program: GatewayClient,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout: float,
+) -> None:
+    """Behind the first look; the second one is at the end, if the time is short."""
+    move, look = program._redis.blmove, program._redis.lrange
+    failed: list[tuple[str, str]] = []
+    looks = 0
+
+    def fail_once(answers: str, read: str, wait: float, **ends: str) -> object:
+        if failed:
+            return move(answers, read, wait, **ends) if looks > 1 else time.sleep(wait)
+        failed.append((answers, read))
+        raise redis.ConnectionError("the reply is lost")
+
+    def move_behind(*arguments: object) -> object:
+        nonlocal looks
+        looks += 1
+        seen = look(*arguments)
+        if looks == 1:
+            assert move(*failed[0], WAIT, src="RIGHT", dest="LEFT") is not None
+            if timeout < WAIT:
+                time.sleep(timeout)
+        return seen
+
+    monkeypatch.setattr(program._redis, "blmove", fail_once)
+    monkeypatch.setattr(program._redis, "lrange", move_behind)
+    assert program.call(2, "add", [1, 2], timeout=timeout) == 3
+    assert looks == 2
 
 
 # Services

@@ -44,7 +44,7 @@ from .json_messages import (
     parse_incoming_response,
 )
 from .queue_names import command_queue
-from .redis_store import FIRST_PAUSE, LOCAL, LONGEST_PAUSE, LOOK, REDIS
+from .redis_store import DOUBT, FIRST_PAUSE, LOCAL, LONGEST_PAUSE, LOOK, REDIS
 
 __all__ = ["GatewayClient"]
 
@@ -212,6 +212,7 @@ class GatewayClient(Closing):
             raise BusError(FAILED, explain(error)) from error
         found: dict[str, IncomingResponse | bytes] = {}
         read, expires = f"{answers}.read", False
+        doubt: Deadline | None = None  # until when what a failed read moved may turn up
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
         try:
             while len(found) < len(requests) and not deadline.expired():
@@ -221,16 +222,25 @@ class GatewayClient(Closing):
                     if raw is not None and not expires:  # a program that dies leaves them so long
                         self._redis.expire(read, MAX_LIFE)
                         expires = True
+                    if raw is None and doubt is not None:
+                        over = doubt.expired()
+                        self._look_again(read, requests, found)
+                        doubt = None if over else doubt
                     backoff.reset()
                 except FAILURES as error:
-                    # It may have moved an answer, and the reply was lost.
+                    # It may have moved an answer, or do so only now, and the reply was lost.
+                    doubt = Deadline(DOUBT)
                     _log.warning("%s; retrying", explain(error))
                     self._closing.wait(min(backoff.next(), deadline.remaining() or 0))
-                    self._look_again(read, requests, found)
                     continue
                 if raw is not None:
                     self._note(raw, requests, found)
-            self._take_back(requests, found)
+            try:
+                if doubt is not None and len(found) < len(requests):
+                    self._look_again(read, requests, found)
+                self._take_back(requests, found)
+            except FAILURES as error:
+                _log.info("requests are left to the gateway: %s", explain(error))
         finally:
             self._forget(answers, read)
         return found
@@ -238,10 +248,8 @@ class GatewayClient(Closing):
     def _look_again(
         self, read: str, requests: Mapping[str, bytes], found: dict[str, IncomingResponse | bytes]
     ) -> None:
-        try:
-            moved: Sequence[bytes] = self._redis.lrange(read, 0, -1)
-        except FAILURES:
-            return  # it is still down, and looked at again after the next failure
+        """Note the answers that were moved; Redis may fail."""
+        moved: Sequence[bytes] = self._redis.lrange(read, 0, -1)
         for raw in moved:
             self._note(raw, requests, found)
 
@@ -263,12 +271,9 @@ class GatewayClient(Closing):
         self, requests: Mapping[str, bytes], found: dict[str, IncomingResponse | bytes]
     ) -> None:
         """Remove requests without an answer from the list of the gateway, if they are there."""
-        try:
-            for reference in requests.keys() - found.keys():
-                if self._redis.lrem(LOCAL, 1, requests[reference]):
-                    found[reference] = requests[reference]
-        except FAILURES as error:
-            _log.info("requests are left to the gateway: %s", explain(error))
+        for reference in requests.keys() - found.keys():
+            if self._redis.lrem(LOCAL, 1, requests[reference]):
+                found[reference] = requests[reference]
 
     def _forget(self, answers: str, read: str) -> None:
         """Delete the lists of a call; answers that come later expire, as the gateway provides."""
