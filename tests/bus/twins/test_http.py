@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from wsmux.bus.errors import TwinsUnavailable
+from wsmux.bus.twins import http
 from wsmux.bus.twins.http import MAX_RECORD, HttpTwins
 from wsmux.bus.twins.records import twin_record
 from wsmux.bus.twins.sources import twins_from
@@ -169,6 +170,19 @@ def test_a_registrar_that_is_silent_is_left_at_the_deadline() -> None:
         twins = HttpTwins(f"http://127.0.0.1:{server.getsockname()[1]}")
         with pytest.raises(TwinsUnavailable, match="cannot be queried"):
             twins.get(1, Deadline(0.05))
+        twins.close()
+
+
+def test_a_registrar_that_is_silent_is_left_though_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message may live for an hour, and its worker must not wait for so long."""
+    monkeypatch.setattr(http, "SILENCE", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        twins = HttpTwins(f"http://127.0.0.1:{server.getsockname()[1]}")
+        for seconds in (WAIT, None):
+            with pytest.raises(TwinsUnavailable, match="cannot be queried"):
+                twins.get(1, Deadline(seconds))
         twins.close()
 
 

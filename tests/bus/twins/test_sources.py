@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from wsmux.bus.errors import TwinsUnavailable
+from wsmux.bus.twins import sources
 from wsmux.bus.twins.http import HttpTwins
 from wsmux.bus.twins.records import Twin, twin_record
 from wsmux.bus.twins.sources import MAX_FILE, CachedTwins, Failover, FileTwins, twins_from
@@ -391,6 +392,44 @@ def test_who_waits_does_so_until_its_own_deadline(monkeypatch: pytest.MonkeyPatc
             cached.get(1, Deadline(0.01))
         gated.gate.set()
         assert answer.result(WAIT) == TWINS[1]
+
+
+@pytest.mark.parametrize("seconds", [None, 1800.0])
+def test_no_look_up_takes_longer_than_12_seconds(seconds: float | None) -> None:
+    """Others join it, so it must not hang for as long as the message that began it lives."""
+    listed = Listed("slow", dict(TWINS))
+    cached = CachedTwins(listed)
+    cached.get(1, Deadline(seconds))
+    cached.find(TWINS[2].account, Deadline(seconds))
+    assert len(listed.limits) == 2
+    assert all(limit is not None and 10 < limit <= 12 for limit in listed.limits)
+
+
+def test_a_cache_leaves_several_sources_the_time_that_they_need() -> None:
+    first, second, both = two()
+    first.failing = second.failing = True
+    with pytest.raises(TwinsUnavailable):
+        CachedTwins(both).get(1, Deadline(1000))
+    assert len(first.limits) == len(second.limits) == 2
+    assert all(limit is not None and 10 < limit <= 12 for limit in second.limits)
+
+
+def test_a_question_that_hangs_is_asked_again_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Hanging(Listed):
+        def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
+            self.asked.append(twin_id)
+            if len(self.asked) == 1:
+                threading.Event().wait(deadline.remaining())
+                raise TwinsUnavailable("hanging did not answer in time")
+            return self.twins.get(twin_id)
+
+    monkeypatch.setattr(sources, "TRY_SECONDS", 0.05)
+    cached = CachedTwins(Hanging("hanging", dict(TWINS)))
+    with pytest.raises(TwinsUnavailable, match="did not answer in time"):
+        cached.get(1, Deadline(WAIT))
+    assert cached.get(1, soon()) == TWINS[1]
 
 
 def test_other_twins_do_not_wait() -> None:

@@ -16,14 +16,11 @@ from ...runtime.hints import how_to_install
 from ..errors import FAILED, BusError, TwinsUnavailable
 from ..wire.keys import Identity
 from ..wire.ss58 import parse_account
-from .records import MAX_RELAYS, Twin, TwinDirectory, parse_domain
+from .records import MAX_RELAYS, SILENCE, Twin, TwinDirectory, parse_domain
 
 __all__ = ["ChainTwins", "split_domains"]
 
 MODULE = "TfgridModule"
-
-# Seconds that the node may be silent; as the reference peers.
-SILENCE = 12.0
 
 # Separates domains in the single text that the chain stores.
 MARK = "_"

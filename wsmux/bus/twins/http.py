@@ -18,7 +18,7 @@ from ...runtime.deadline import Deadline
 from ..errors import FAILED, BusError, TwinsUnavailable
 from ..wire.keys import Identity
 from .entries import entry_record, is_signed, make_entry, parse_entry
-from .records import Twin, TwinDirectory, parse_twin
+from .records import SILENCE, Twin, TwinDirectory, parse_twin
 
 __all__ = ["HttpTwins"]
 
@@ -37,9 +37,9 @@ class HttpTwins(TwinDirectory):
     signed counts as a failure. Such a registrar takes updates; others are read-only.
 
     The JSON is what ``parse_twin`` takes. Accounts are looked up with a query of this package's
-    own, ``GET URL/twins?account=0x...``. A redirect counts as a failure. The deadline bounds
-    connecting, waiting for the head, and waiting for each byte of the record; no byte is read after
-    it.
+    own, ``GET URL/twins?account=0x...``. A redirect counts as a failure. The deadline, and 12
+    seconds, bound connecting, waiting for the head, and waiting for each byte of the record; no
+    byte is read after the deadline.
     """
 
     def __init__(self, url: str) -> None:
@@ -150,8 +150,8 @@ class HttpTwins(TwinDirectory):
                 )
         return b"".join(chunks)
 
-    def _left(self, deadline: Deadline) -> float | None:
+    def _left(self, deadline: Deadline) -> float:
         remaining = deadline.remaining()
         if remaining == 0:
             raise TwinsUnavailable(f"{self.name} did not answer in time")
-        return remaining
+        return SILENCE if remaining is None else min(remaining, SILENCE)

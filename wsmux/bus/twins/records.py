@@ -13,10 +13,21 @@ from ..wire.e2e import PUBLIC_BYTES
 from ..wire.keys import Identity
 from ..wire.ss58 import parse_account
 
-__all__ = ["MAX_RELAYS", "Twin", "TwinDirectory", "parse_domain", "parse_twin", "twin_record"]
+__all__ = [
+    "MAX_RELAYS",
+    "SILENCE",
+    "Twin",
+    "TwinDirectory",
+    "parse_domain",
+    "parse_twin",
+    "twin_record",
+]
 
 # Relays on one record, each tried in turn. The reference peers write at most 4.
 MAX_RELAYS = 16
+
+# Seconds that a registrar or a node may be silent; as the reference peers.
+SILENCE = 12.0
 
 # A host name or address, with an optional port. It becomes part of a URL, so no other character is
 # allowed.

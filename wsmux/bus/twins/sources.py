@@ -26,7 +26,7 @@ TwinSource = str | os.PathLike[str]
 # Maximum bytes of a file; enough for a hundred thousand twins.
 MAX_FILE = 32 * 1024 * 1024
 
-# Seconds for one of several directories, and attempts at each; as the reference peers.
+# Seconds for one directory to answer, and attempts at each of several; as the reference peers.
 TRY_SECONDS = 12.0
 TRIES_EACH = 2
 
@@ -153,13 +153,11 @@ class Failover(TwinDirectory):
     ) -> _Result:
         failure: TwinsUnavailable | None = None
         for _ in range(TRIES_EACH * len(self._directories)):
-            remaining = deadline.remaining()
-            if remaining == 0:
+            if deadline.expired():
                 break
             held = self._held
-            limit = TRY_SECONDS if remaining is None else min(TRY_SECONDS, remaining)
             try:
-                return question(self._directories[held], Deadline(limit))
+                return question(self._directories[held], _one_try(deadline))
             except TwinsUnavailable as error:
                 failure = error
                 self._leave(held)
@@ -177,7 +175,9 @@ class CachedTwins(TwinDirectory):
     """Cache the twins that a slow directory returned.
 
     Threads that miss the same twin at once share one look-up, and its failure; each waits until its
-    own deadline. Twins that were not found are looked up again.
+    own deadline. A look-up takes at most 12 seconds, unless ``Failover`` tries several times: what
+    hangs does not keep later threads from asking again. Twins that were not found are looked up
+    again.
 
     Args:
         directory: the directory to cache.
@@ -197,6 +197,7 @@ class CachedTwins(TwinDirectory):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
+        self._tries_itself = isinstance(directory, Failover)
         self.name: str = directory.name
         self.misses: int = 0
         self._size, self._life, self._clock = size, life, clock
@@ -226,7 +227,7 @@ class CachedTwins(TwinDirectory):
 
     def find(self, account: bytes, deadline: Deadline) -> Twin | None:
         """Look up the twin of an account in the directory, and cache it."""
-        twin = self._directory.find(account, deadline)
+        twin = self._directory.find(account, self._limited(deadline))
         if twin is not None:
             with self._lock:
                 self._keep_locked(twin)
@@ -250,7 +251,7 @@ class CachedTwins(TwinDirectory):
 
     def _lead(self, answer: Future[Twin | None], twin_id: int, deadline: Deadline) -> Twin | None:
         try:
-            twin = self._directory.get(twin_id, deadline)
+            twin = self._directory.get(twin_id, self._limited(deadline))
         except BaseException as failure:
             with self._lock:
                 del self._asked[twin_id]
@@ -274,11 +275,20 @@ class CachedTwins(TwinDirectory):
             raise TwinsUnavailable(getattr(failure, "message", str(failure))) from failure
         return answer.result()
 
+    def _limited(self, deadline: Deadline) -> Deadline:
+        return deadline if self._tries_itself else _one_try(deadline)
+
     def _keep_locked(self, twin: Twin) -> None:
         self._kept[twin.id] = (twin, self._clock() + self._life)
         self._kept.move_to_end(twin.id)
         if len(self._kept) > self._size:
             self._kept.popitem(last=False)
+
+
+def _one_try(deadline: Deadline) -> Deadline:
+    """Return until when one directory has to answer."""
+    left = deadline.remaining()
+    return Deadline(TRY_SECONDS if left is None else min(left, TRY_SECONDS))
 
 
 def _source(text: str) -> TwinDirectory:
