@@ -10,7 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsmux.bus.client import Client
-from wsmux.bus.errors import UNAVAILABLE, UNKNOWN_COMMAND, BusError, CallTimeout, RelayRefused
+from wsmux.bus.errors import (
+    FAILED,
+    UNAVAILABLE,
+    UNKNOWN_COMMAND,
+    BusError,
+    CallTimeout,
+    RelayRefused,
+)
 from wsmux.bus.relay.control import Asked, Refusal
 from wsmux.bus.relay.relay import Relay
 from wsmux.bus.relay.server import RelayServer
@@ -41,6 +48,7 @@ class Register:
         self.closed = False
         self.asked = 0
         self.failures: list[int] = []  # the codes of the next attempts to drop
+        self.failure = 0  # the code with which it keeps and fails
         self.hold = threading.Event()
         self.hold.set()
         made.control.add("relay.keep", self._keep)
@@ -53,12 +61,14 @@ class Register:
         if self.closed:
             raise Refusal(403, "not today")
         self.kept[asked.session] = asked.fields.text("key", KEY, "letters")
+        if self.failure:
+            raise Refusal(self.failure, "half done")
         return "kept"
 
     def _drop(self, asked: Asked) -> object:
         if self.failures:
             raise Refusal(self.failures.pop(), "not now")
-        return self.kept.pop(asked.session)
+        return self.kept.pop(asked.session, None)
 
     def keys(self) -> list[str]:
         return list(self.kept.values())
@@ -299,3 +309,43 @@ def test_a_closed_client_makes_no_requests(alice: Client, standing: Standing) ->
         standing.wait("mine", Deadline(WAIT))
     with pytest.raises(ValueError, match="closed"):
         keep(standing)
+
+
+def test_what_a_relay_did_too_late_to_say_is_undone(
+    standing: Standing, register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does what it was asked for as soon as it reads on."""
+    monkeypatch.setattr(relay_control, "ASK_TIME", 0.1)
+    register.hold.clear()
+    try:
+        keep(standing)
+        wait_for(lambda: any(each.reason for each in standing.states("mine").values()), WAIT)
+        standing.remove("mine")
+        assert not standing.wait_undone(Deadline(0.2))
+    finally:
+        monkeypatch.setattr(relay_control, "ASK_TIME", WAIT)
+        register.hold.set()
+    assert standing.wait_undone(Deadline(WAIT))
+    assert register.keys() == []
+
+
+def test_what_a_relay_failed_in_is_undone(standing: Standing, register: Register) -> None:
+    register.failure = FAILED
+    keep(standing)
+    with pytest.raises(RelayRefused, match="half done"):
+        standing.wait("mine", Deadline(WAIT))
+    assert register.keys() == ["mine"]
+    standing.remove("mine")
+    assert standing.wait_undone(Deadline(WAIT))
+    assert register.keys() == []
+
+
+def test_what_a_relay_refused_is_not_undone(standing: Standing, register: Register) -> None:
+    register.closed = True
+    keep(standing)
+    with pytest.raises(RelayRefused, match="not today"):
+        standing.wait("mine", Deadline(WAIT))
+    register.failures = [FAILED]
+    standing.remove("mine")
+    assert standing.wait_undone(Deadline(WAIT))
+    assert register.failures == [FAILED]

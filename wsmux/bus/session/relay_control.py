@@ -252,11 +252,14 @@ class StandingState:
 
     Attributes:
         serial: the connection on which the relay has accepted it; 0 for none.
+        sent: the connection on which the relay may have done it, even without an answer; 0 for
+            none.
         reason: why it was not accepted; empty if it was, or was not made yet.
         answer: what the relay answered.
     """
 
     serial: int = 0
+    sent: int = 0
     reason: str = ""
     answer: Any = None
     error: BusError | None = None
@@ -471,6 +474,8 @@ class Standing:
                 _log.warning("%s: %s %s: %s", relay.url, wanted.command, key, error)
         with self._condition:
             state.error, state.reason = failure, "" if failure is None else str(failure)
+            if failure is None or _may_be_done(failure):
+                state.sent = serial
             if failure is None:
                 state.serial, state.answer = serial, answer
                 state.pause.reset()
@@ -481,7 +486,7 @@ class Standing:
             self._condition.notify_all()
 
     def _undo(self, undone: _Wanted) -> None:
-        """Undo a request at the relays that accepted it; their connections may have ended.
+        """Undo a request at the relays that may have done it; their connections may have ended.
 
         It is tried again at those that could not do it, unless it is wanted again by then.
         """
@@ -489,11 +494,11 @@ class Standing:
         try:
             for relay in self._relay_pool.connections():
                 state = undone.states.get(relay.url)
-                if state is None or not state.serial or state.serial != relay.serial:
+                if state is None or not state.sent or state.sent != relay.serial:
                     continue
                 try:
                     self._control.ask(undone.undo, undone.payload, Deadline(ASK_TIME), relay)
-                    state.serial = 0
+                    state.serial = state.sent = 0
                 except BusError as error:
                     _log.warning("%s: %s %s: %s", relay.url, undone.undo, undone.key, error)
                     failed = failed or not _is_final(error)
@@ -504,6 +509,11 @@ class Standing:
                 else:
                     self._undone.remove(undone)
                 self._condition.notify_all()
+
+
+def _may_be_done(error: BusError) -> bool:
+    """Return whether a relay may have done what it gave no answer to, or failed in."""
+    return not (_is_final(error) if isinstance(error, RelayRefused) else error.retry_safe)
 
 
 def _is_final(error: BusError) -> bool:
