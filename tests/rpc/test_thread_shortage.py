@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatch
 
 import pytest
 
@@ -16,33 +14,13 @@ from ..helpers.inside import channel_of
 from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.rpc.raw_river import RawRiver
+from ..helpers.thread_shortage import Refuse, refusing
 from ..helpers.waiting import wait_for
 
 SOON = rpc.Options(backoff_base=0.01, backoff_jitter=0.01)
 BRIEF = rpc.Options(session_disconnect_grace=0.05)
 
-Refuse = Callable[..., None]
-
-
-@pytest.fixture
-def refuse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refuse]:
-    """Yield a function that lets the next start of a thread fail; all have failed in the end."""
-    left: list[str] = []
-    start = threading.Thread.start
-
-    def try_to_start(thread: threading.Thread) -> None:
-        for pattern in left:
-            if fnmatch(thread.name, pattern):
-                left.remove(pattern)
-                raise RuntimeError("can't start new thread")
-        start(thread)
-
-    def refuse(pattern: str, times: int = 1) -> None:
-        left.extend(times * [pattern])
-
-    monkeypatch.setattr(threading.Thread, "start", try_to_start)
-    yield refuse
-    assert left == []
+refuse = pytest.fixture(refusing)
 
 
 @pytest.fixture

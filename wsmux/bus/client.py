@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
-from ..exceptions import ForkedError
+from ..exceptions import ForkedError, NoThreadError
 from ..runtime import fork
 from ..runtime.arguments import strings
 from ..runtime.closing import Closing
@@ -257,6 +257,7 @@ class Client(Closing):
             RelayRefused: with code 429, this twin, or all together, have as many requests in the
                 queue of the name as they may; the text says which.
             CallTimeout: no answer came in time; ``retry_safe`` says whether the request was sent.
+            NoThreadError: the system has no thread left; nothing was sent.
             TypeError, ValueError: the payload is not JSON, or the client is closed.
         """
         data = encode(payload)
@@ -369,12 +370,17 @@ class Client(Closing):
         Raises:
             ValueError: a command is empty or already served, or the client is closed.
             TypeError: a function is not callable.
+            NoThreadError: the system has no thread left; none of these commands is served.
         """
         self._check_process()
-        self._services.add(functions, workers)
-        self._relay_pool.start()
-        if self._own_name is not None:
-            self._join(self._own_name, None)
+        pool = self._services.add(functions, workers)
+        try:
+            self._relay_pool.start()
+            if self._own_name is not None:
+                self._join(self._own_name, None)
+        except NoThreadError:
+            self._services.remove(pool)
+            raise
 
     def service(self, command: str, *, workers: int = WORKERS) -> Callable[[Served], Served]:
         """Serve a command with the decorated function, which is returned unchanged; see ``serve``.

@@ -165,15 +165,14 @@ class Services:
         self._relay_pool = relay_pool
         self._lock = threading.Lock()
         self._commands: dict[str, _Served] = {}
-        self._pools: list[ThreadPool] = []
-        self._threads = 0
+        self._pools: dict[ThreadPool, int] = {}  # and how many threads each may have
         self._room = CapacityLimiter(MAX_WAITING, MAX_WAITING_BYTES)
         self._answers = AnswerCache()
         self._under_way: dict[tuple[int, bytes], str] = {}  # what waits or runs, and its uid
         self._closed = False
 
-    def add(self, functions: Mapping[str, Function], workers: int) -> None:
-        """Serve more commands, in a pool of their own.
+    def add(self, functions: Mapping[str, Function], workers: int) -> ThreadPool:
+        """Serve more commands, in a pool of their own, which is returned.
 
         Raises:
             ValueError: a command is empty or already served, ``workers`` is below 1, or the
@@ -193,13 +192,22 @@ class Services:
             if self._closed:
                 raise ValueError("this bus client is closed")
             self._commands.update(made)
-            self._pools.append(pool)
-            self._threads += workers
+            self._pools[pool] = workers
+        return pool
+
+    def remove(self, pool: ThreadPool) -> None:
+        """Serve the commands of a pool no more; what waits for it is still run."""
+        with self._lock:
+            self._commands = {
+                name: served for name, served in self._commands.items() if served.pool is not pool
+            }
+            del self._pools[pool]
+        pool.close()
 
     def threads(self) -> int:
         """Return how many functions may run at once."""
         with self._lock:
-            count = self._threads
+            count = sum(self._pools.values())
         return count
 
     def any_served(self) -> bool:

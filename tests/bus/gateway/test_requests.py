@@ -12,6 +12,7 @@ from wsmux.bus.errors import CANNOT_PARSE, E2E_FAILURE, EXPIRED, FAILED, UNKNOWN
 from wsmux.bus.gateway.backlog import Waiting, backlog_key, encode_backlog
 from wsmux.bus.gateway.gateway import Peer
 from wsmux.bus.gateway.redis_store import ANSWER_LIFE
+from wsmux.bus.gateway.uploads import Uploads
 from wsmux.bus.relay import router
 from wsmux.bus.session.identity_session import clock
 from wsmux.bus.wire import envelope as envelopes
@@ -142,6 +143,26 @@ def test_a_request_that_no_relay_takes_is_told_when_it_expires(
             answer = caller.ask("echo", [2], exp=2)
     assert answer["err"]["code"] == EXPIRED
     assert "the token expired" in answer["err"]["message"]
+
+
+def test_a_request_is_told_when_it_expires_though_uploads_fail(
+    alice: Peer,
+    caller: Caller,
+    relay: StageRelay,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failed: list[object] = []
+
+    def fail(uploads: Uploads) -> None:
+        failed.append(uploads)
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(Uploads, "discard_ended", fail)
+    relay.change = lambda envelope: []
+    wait_for(lambda: failed)
+    assert caller.ask("echo", [2], exp=2)["err"]["code"] == EXPIRED
+    assert "what has expired was not all dealt with" in caplog.text
 
 
 @pytest.mark.parametrize("changes", [{"dat": "*"}, {"dst": []}, {"cmd": ""}, {"exp": "soon"}])

@@ -494,3 +494,24 @@ def test_a_file_arrives_once_and_whole_over_any_wire(
     assert sending.progress.is_done()
     assert [path.read_bytes() for path in receiving.kept()] == [DATA]
     assert len(receiving.record.calls) == 1
+
+
+def test_a_directory_that_cannot_be_written_any_more_keeps_what_is_discarded(
+    receiving: Receiving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until the next start; neither those who look after uploads nor a close fail."""
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    for uid in ("under way", "ended"):
+        receiving.take(NEGOTIATE, OFFER, uid=uid)
+    receiving.take(WRITE, b"a", 0, uid="ended", life=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        receiving.receiver.discard_ended()
+        receiving.receiver.close()
+    assert "is left until the next start: Read-only file system" in caplog.text
+    assert len(receiving.kept()) == 2
+    receiving.restart()
+    assert receiving.kept() == []

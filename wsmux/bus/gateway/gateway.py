@@ -32,13 +32,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ...exceptions import NoThreadError
 from ...runtime.capacity_limiter import CapacityLimiter
 from ...runtime.closing import Closing
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
 from ...runtime.thread_pool import SerialExecutor, ThreadPool
-from ...runtime.threads import daemon_thread
+from ...runtime.threads import daemon_thread, start_thread
 from ..client import FIND_TIMEOUT, directory_of, own_twin, urls_of
 from ..errors import BusError
 from ..session.asked_requests import AskedRequests
@@ -98,6 +99,7 @@ class Peer(Closing):
         ValueError: a URL, or the number of relays, is invalid; or a relay that is to be written to
             the record has an IP address instead of a name.
         OSError: the directory for uploads cannot be used.
+        NoThreadError: the system has no thread left.
     """
 
     def __init__(
@@ -160,11 +162,17 @@ class Peer(Closing):
             ("expiry", self._tell_expired),
         ]
         self._put_back = OneShotEvent()
-        self._threads = [daemon_thread(target=run, name=f"{name}-{what}") for what, run in runs]
+        self._threads: list[threading.Thread] = []
         self._relay_pool.hold("Redis has not answered yet")
-        self._relay_pool.start()
-        for thread in self._threads:
-            thread.start()
+        try:
+            self._relay_pool.start()
+            for what, run in runs:
+                thread = daemon_thread(target=run, name=f"{name}-{what}")
+                start_thread(thread)
+                self._threads.append(thread)
+        except NoThreadError:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<Peer {self.address} {'closed' if self._closing.is_set() else 'running'}>"
@@ -300,8 +308,11 @@ class Peer(Closing):
 
     def _tell_expired(self) -> None:
         while not self._closing.wait(PAUSE):
-            self._outgoing.tell_expired()
-            self._uploads.discard_ended()
+            for look in (self._outgoing.tell_expired, self._uploads.discard_ended):
+                try:
+                    look()
+                except Exception:  # callers whose requests expire later must be told, too
+                    _log.exception("what has expired was not all dealt with")
 
     # Start-up thread
 

@@ -161,6 +161,7 @@ class GatewayClient(Closing):
             ValueError: a command is empty or not allowed as the name of a list, ``workers`` is
                 below 1, or the client is closed.
             TypeError: a function is not callable.
+            NoThreadError: the system has no thread left; nothing is served.
         """
         if workers < 1:
             raise ValueError(f"expected at least 1 worker, got {workers}")
@@ -175,8 +176,8 @@ class GatewayClient(Closing):
         room = CapacityLimiter(workers, 0)  # counts the requests alone
         take = partial(self._take, commands, room, pool)
         thread = daemon_thread(take, name="wsmux-bus-lists-take")
-        self._takers.append((thread, room, pool))
         start_thread(thread)
+        self._takers.append((thread, room, pool))
 
     def close(self, timeout: float | None = 5.0) -> None:
         """Take no more requests, and wait at most ``timeout`` seconds for those that are running.

@@ -169,7 +169,10 @@ class _Upload:
         self._gone = True
         with suppress(OSError):  # what cannot be written any more is not wanted any more
             self._file.close()
-        self._part.unlink(missing_ok=True)
+        try:
+            self._part.unlink(missing_ok=True)
+        except OSError as error:  # as in a directory that cannot be written any more
+            _log.warning("%s is left until the next start: %s", self._part, error.strerror)
 
 
 class UploadReceiver:

@@ -24,12 +24,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...config import MIB
+from ...exceptions import NoThreadError
 from ...runtime import clock
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition
 from ...runtime.threads import daemon_thread, start_thread
-from ..errors import NAME_TAKEN, NOBODY_JOINED, WORKERS_GONE, BadMessage, BusError
+from ..errors import NAME_TAKEN, NOBODY_JOINED, UNAVAILABLE, WORKERS_GONE, BadMessage, BusError
 from ..wire.address import Address, address_of
 from ..wire.envelope import Kind, kind_of, parse
 from ..wire.messages import Envelope
@@ -221,13 +222,10 @@ class Names:
         pinned = self._pins.get(name)
         if pinned is not None and pinned != owner:
             raise Refusal(NAME_TAKEN, taken(name, pinned))
+        self._start()  # before the claim: only this thread ends it if the connection ends at once
         presence = self._store.join(name, owner, own, session.serial)
         address = shared_address(owner, name)
         with self._lock:
-            if self._thread is None and not self._closed:
-                thread = daemon_thread(self._run, name="wsmux-relay-names")
-                start_thread(thread)
-                self._thread = thread
             known = self._names.get(address)
             if known is None:
                 known = self._names[address] = _Name(name, address)
@@ -407,6 +405,23 @@ class Names:
         return float(total)
 
     # The thread
+
+    def _start(self) -> None:
+        """Start the thread, unless it runs; if the system has none, the next one that joins does.
+
+        Raises:
+            Refusal: there is none.
+        """
+        with self._lock:
+            if self._thread is not None or self._closed:
+                return
+            try:
+                thread = daemon_thread(self._run, name="wsmux-relay-names")
+                start_thread(thread)
+            except NoThreadError as error:
+                text = f"the relay cannot look after names: {error}"
+                raise Refusal(UNAVAILABLE, text) from error
+            self._thread = thread
 
     def _run(self) -> None:
         while True:

@@ -17,7 +17,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition, OneShotEvent
-from ...runtime.threads import daemon_thread
+from ...runtime.threads import daemon_thread, start_thread
 from ...storage.redis_client import FAILURES, ResponseError, cause, is_wrong_type, run_together
 from .redis_rounds import acknowledge, is_rounds
 from .redis_sizes import FIELD, delete
@@ -120,7 +120,7 @@ class Writer:
         self._closed = False
         self._stop = OneShotEvent()
         self._thread = daemon_thread(target=self._run, name="wsmux-redis-writer")
-        self._thread.start()
+        start_thread(self._thread)
 
     def delete_locked(self, key: bytes, ids: Collection[bytes]) -> None:
         """Delete entries of a stream soon, in a batch."""
@@ -229,7 +229,7 @@ class Reader:
         self._waits = False
         self._stop = OneShotEvent()
         self._thread = daemon_thread(target=self._run, name=f"wsmux-redis-reader-{number}")
-        self._thread.start()
+        start_thread(self._thread)
 
     def __len__(self) -> int:
         return len(self._mailboxes)

@@ -106,11 +106,12 @@ class RedisQueues(DurableQueues):
             mailbox = _RedisMailbox(self, address, wake)
             if self._closing.is_set():
                 return mailbox
+            reader = self._reader_locked()  # first: there may be no thread for another one
             before = self._mailboxes.get(address)
             if before is not None:
                 before.end_locked()
             self._mailboxes[address] = mailbox
-            mailbox.begin_locked(self._reader_locked())
+            mailbox.begin_locked(reader)
         return mailbox
 
     def open_shared(self, address: Address, wake: Callable[[], None]) -> SharedMailbox:

@@ -197,17 +197,17 @@ class SharedMailboxes:
         """Return a mailbox; an earlier one of the same name at this relay returns no more."""
         mailbox = _RoundsMailbox(self, address, wake)
         with self._lock:
-            before = self._mailboxes.get(mailbox.key)
-            if before is not None:
-                self._give_up_locked(before)
-            if self._stop.is_set():
+            if self._stop.is_set():  # all have been given up
                 mailbox.closed = True
                 return mailbox
-            self._mailboxes[mailbox.key] = mailbox
             for run in (self._run, self._listen)[len(self._threads) :]:
                 thread = daemon_thread(target=run, name=f"wsmux-redis-names{run.__name__}")
                 start_thread(thread)
                 self._threads.append(thread)
+            before = self._mailboxes.get(mailbox.key)
+            if before is not None:
+                self._give_up_locked(before)
+            self._mailboxes[mailbox.key] = mailbox
             self._some.notify_all()
         return mailbox
 

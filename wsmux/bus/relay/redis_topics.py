@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import OneShotEvent
-from ...runtime.threads import daemon_thread
+from ...runtime.threads import daemon_thread, start_thread
 from ...storage.redis_client import FAILURES, explain
 from ..wire.topics import MAX_ANSWER, START, Batch, Position, parse_position
 from .queues import QueueUnavailable
@@ -229,8 +229,9 @@ class RedisTopics(TopicStore):
     def watch(self, changed: Changed) -> None:
         """Call this when there may be more to read; starts the listener."""
         self._changed = changed
-        self._listener = daemon_thread(self._listen, name="wsmux-redis-topics")
-        self._listener.start()
+        thread = daemon_thread(self._listen, name="wsmux-redis-topics")
+        start_thread(thread)
+        self._listener = thread
 
     def append(self, message: NewMessage, deadline: Deadline) -> Position:
         stream, log = _keys(message.topic)

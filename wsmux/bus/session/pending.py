@@ -22,7 +22,7 @@ from ...config import MIB
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition
-from ...runtime.threads import daemon_thread
+from ...runtime.threads import daemon_thread, start_thread
 from ..errors import CallTimeout
 from ..twins.records import Twin
 from ..wire.address import Address
@@ -133,8 +133,10 @@ class PendingCalls:
 
         Raises:
             CallTimeout: there was no room in time; nothing was sent.
+            NoThreadError: the system has no thread left; the next call tries again.
             ValueError: the client is closed.
         """
+        self._start_clock()
         with self._condition:
             while not self._closed and len(self._calls) >= self._limit:
                 if call.deadline.expired():
@@ -214,11 +216,18 @@ class PendingCalls:
 
     # Clock thread
 
-    def _watch(self, due: float) -> None:
+    def _start_clock(self) -> None:
+        """Start the thread with the first call, before anything relies on it."""
+        if self._thread is not None:
+            return
         with self._clock:
             if self._thread is None and not self._closed:
-                self._thread = daemon_thread(target=self._keep_time, name=f"{self._name}-clock")
-                self._thread.start()
+                thread = daemon_thread(target=self._keep_time, name=f"{self._name}-clock")
+                start_thread(thread)
+                self._thread = thread
+
+    def _watch(self, due: float) -> None:
+        with self._clock:
             if due < self._next_look:
                 self._next_look = due
                 self._clock.notify_all()

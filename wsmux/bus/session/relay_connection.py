@@ -29,7 +29,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.hints import check_characters
 from ...runtime.logs import logger
 from ...runtime.parking import Condition
-from ...runtime.threads import daemon_thread
+from ...runtime.threads import daemon_thread, start_thread
 from ..errors import one_line
 from .link import Link, dial
 
@@ -101,7 +101,7 @@ class RelayConnection:
         ended: Callable[[], None] = lambda: None,
         settle: Callable[[], None] = lambda: None,
     ) -> None:
-        host = host_of(url)
+        self._name = f"wsmux-bus-{host_of(url)}"
         self.url = url
         self._make_token = make_token
         self._receive = receive
@@ -115,14 +115,22 @@ class RelayConnection:
         self._serial = 0
         self._held: str | None = None  # why this side stays away from the relay
         self._status = RelayStatus(url, LinkState.CONNECTING, "", 0)
-        self._thread = daemon_thread(target=self._run, name=f"wsmux-bus-{host}")
+        self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
         return f"<RelayConnection {self.url} {self._status.state}>"
 
     def start(self) -> None:
-        """Start to connect; returns at once."""
-        self._thread.start()
+        """Start to connect, once; returns at once.
+
+        Raises:
+            NoThreadError: the system has no thread left; the next call tries again.
+        """
+        with self._condition:
+            if self._thread is None:
+                thread = daemon_thread(target=self._run, name=self._name)
+                start_thread(thread)
+                self._thread = thread
 
     def status(self) -> RelayStatus:
         """Return the current state."""
@@ -188,11 +196,11 @@ class RelayConnection:
         with self._condition:
             self._set_locked(LinkState.CLOSED, "closed by this side")
             self._condition.notify_all()
-            link = self._link
+            link, thread = self._link, self._thread
         if link is not None:
             link.hang_up(CloseCode.GOING_AWAY, "the client is closing")
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(deadline.remaining())
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(deadline.remaining())
 
     # Connection thread
 

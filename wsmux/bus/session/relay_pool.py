@@ -78,13 +78,18 @@ class RelayPool:
         self._preferred = self._links[0]
 
     def start(self) -> None:
-        """Start to connect, once; returns at once."""
+        """Start to connect, once; returns at once.
+
+        Raises:
+            NoThreadError: the system has no thread left for a connection; the next call tries
+                again.
+        """
         with self._condition:
             if self._started or self._closed:
                 return
-            self._started = True
             for link in self._links:
                 link.start()
+            self._started = True
 
     def send(
         self,
