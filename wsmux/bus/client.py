@@ -5,7 +5,8 @@ Threads and locks:
 - One thread per relay connects, reads and answers pings (see ``relay_connection``). It parses each
   message, checks answers against the twin record that was looked up for the call, and sets the
   result of the call's future. It never looks up a twin and never blocks.
-- One thread, started with the first call, ends calls that have timed out (see ``pending``).
+- One thread, started with the first call, ends calls that have timed out; callbacks of futures run
+  in a pool (see ``pending``).
 - Service functions run in threads of a pool (see ``services``).
 - The calling thread looks up the other twin, encrypts, signs and sends.
 - One thread, started when a connection is lost, sends requests without an answer again (see
@@ -278,7 +279,9 @@ class Client(Closing):
 
         Blocks for the look-up of the twin, or of the name, and until a relay takes the request.
         Errors before that are raised here; later ones, including the timeout, are set on the
-        future. Cancelling the future discards the answer, but the command still runs.
+        future. Cancelling the future discards the answer, but the command still runs. Callbacks of
+        the future may call again and wait: each runs in one of up to 16 threads, or in that which
+        adds it if the future is done.
         """
         data = encode(payload)
         asked = _Asked(to, command, data, JSON_SCHEMA, tags, decode, idempotent)
@@ -334,7 +337,7 @@ class Client(Closing):
         signed, sealed = self._endpoint.request(
             uid, twin, destination, command, data, life, deadline, schema=schema, tags=tags
         )
-        future: Future[Any] = Future()
+        future = self._calls.future()
         call = Call(uid, twin, destination, command, sealed, deadline, future, read, signed)
         self._calls.add(call)
         try:
@@ -589,8 +592,8 @@ class Client(Closing):
     def close(self, timeout: float | None = 5.0) -> None:
         """Accept no more requests, end every call and connection; may be called twice.
 
-        Blocks for at most ``timeout`` seconds while the names are left, running functions finish
-        and their answers are sent.
+        Blocks for at most ``timeout`` seconds while the names are left, running functions and
+        callbacks of futures finish, and answers are sent.
         """
         if self._in_child:
             return

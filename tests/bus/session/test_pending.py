@@ -106,6 +106,37 @@ def test_an_error_of_the_relay_ends_a_call_that_was_sent_once(
         alice.call(2, "add", timeout=WAIT, idempotent=True)
 
 
+# Callbacks
+
+
+def test_a_callback_that_calls_again_holds_up_no_timeout(relay: StageRelay, alice: Client) -> None:
+    relay.change = lambda envelope: []
+    again: Future[BaseException | None] = Future()
+
+    def retry(_: Future[object]) -> None:
+        again.set_result(alice.submit(2, "add", timeout=0.1).exception(WAIT))
+
+    first = alice.submit(2, "add", timeout=0.1)
+    first.add_done_callback(retry)
+    other = alice.submit(2, "add", timeout=0.3)
+    assert isinstance(other.exception(WAIT), CallTimeout)
+    assert isinstance(again.result(WAIT), CallTimeout)
+
+
+def test_a_callback_that_calls_again_is_answered(
+    relay: StageRelay, alice: Client, bob: Client
+) -> None:
+    added = threading.Event()
+    relay.change = lambda envelope: [envelope] if added.wait(WAIT) else []
+    again: Future[object] = Future()
+    first = alice.submit(2, "echo", [1, 2], timeout=WAIT)
+    first.add_done_callback(
+        lambda done: again.set_result(alice.call(2, "add", done.result(), timeout=WAIT))
+    )
+    added.set()
+    assert again.result(WAIT) == 3
+
+
 @pytest.fixture
 def sent() -> list[bytes]:
     return []
@@ -118,7 +149,12 @@ def calls(sent: list[bytes]) -> Iterator[PendingCalls]:
     made.close(lambda call: ValueError("closed"), Deadline(WAIT))
 
 
-def call_of(uid: str, timeout: float = WAIT, signed: bytes = b"signed") -> Call:
+def call_of(
+    uid: str,
+    timeout: float = WAIT,
+    signed: bytes = b"signed",
+    future: Future[object] | None = None,
+) -> Call:
     return Call(
         uid,
         BOB.record(),
@@ -126,7 +162,7 @@ def call_of(uid: str, timeout: float = WAIT, signed: bytes = b"signed") -> Call:
         "add",
         False,
         Deadline(timeout),
-        Future(),
+        future or Future(),
         lambda data, schema: data,
         signed,
     )
@@ -178,3 +214,55 @@ def test_an_idempotent_call_times_out_like_others(calls: PendingCalls) -> None:
     with pytest.raises(CallTimeout, match="timed out waiting for the answer to 'add'"):
         call.future.result(WAIT)
     assert len(calls) == 0
+
+
+def test_the_thread_that_adds_a_callback_runs_it_if_the_future_is_done(calls: PendingCalls) -> None:
+    ran: list[threading.Thread] = []
+    call = call_of("one", future=calls.future())
+    calls.add(call)
+    call.future.add_done_callback(lambda _: ran.append(threading.current_thread()))
+    calls.settle(call, "answer")
+    wait_for(lambda: len(ran) == 1)
+    call.future.add_done_callback(lambda _: ran.append(threading.current_thread()))
+    assert ran[0].name.startswith("test-callbacks")
+    assert ran[1:] == [threading.current_thread()]
+
+
+def test_callbacks_without_a_thread_count_as_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "CALLBACKS", 1)
+    calls = PendingCalls("test", lambda data: None, limit=2)
+    go_on, began = threading.Event(), threading.Event()
+    call = call_of("one", future=calls.future())
+    calls.add(call)
+    call.future.add_done_callback(lambda _: (began.set(), go_on.wait(WAIT)))
+    calls.settle(call, "answer")
+    assert began.wait(WAIT)
+    for uid in ("two", "three"):  # what runs does not count
+        call = call_of(uid, future=calls.future())
+        calls.add(call)
+        call.future.add_done_callback(lambda _: None)
+        calls.settle(call, "answer")
+    with pytest.raises(CallTimeout, match="2 of them for a thread that runs a callback") as caught:
+        calls.add(call_of("four", timeout=0.05))
+    assert caught.value.retry_safe
+    go_on.set()
+    last = call_of("five")
+    calls.add(last)
+    calls.close(lambda call: ValueError("closed"), Deadline(WAIT))
+    with pytest.raises(ValueError, match="closed"):
+        last.future.result(WAIT)
+    assert not [each for each in threading.enumerate() if each.name.startswith("test-callbacks-w")]
+
+
+def test_a_callback_may_close_what_runs_it(calls: PendingCalls) -> None:
+    call = call_of("one", future=calls.future())
+    calls.add(call)
+    closed = threading.Event()
+
+    def close(_: Future[object]) -> None:
+        calls.close(lambda call: ValueError("closed"), Deadline(WAIT))
+        closed.set()
+
+    call.future.add_done_callback(close)
+    calls.settle(call, "answer")
+    assert closed.wait(WAIT)

@@ -4,9 +4,11 @@ A request whose command may run more than once is sent again, byte for byte, at 
 until it is answered. Receivers of this package run such a copy once and answer it again; others may
 run it again. ``resender`` sends all requests again when a connection is lost.
 
-Threads and locks: one condition guards the table. Results are set without it, since the callbacks
-of futures are user code. One clock thread, started with the first call, ends and repeats calls; it
-sleeps until the next call is due, and wakes at most a hundred times a second.
+Threads and locks: one condition guards the table. Results are set without it. One clock thread,
+started with the first call, ends and repeats calls; it sleeps until the next call is due, and wakes
+at most a hundred times a second. The callbacks of futures are user code, which may call again and
+wait: they run in threads of a pool, so that neither the clock nor a connection waits for them.
+Those that wait for a thread count as calls do, for the limit.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...config import MIB
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition
+from ...runtime.thread_pool import ThreadPool
 from ...runtime.threads import daemon_thread, start_thread
 from ..errors import CallTimeout
 from ..twins.records import Twin
@@ -29,10 +33,13 @@ from ..wire.address import Address
 from ..wire.names import name_of
 from .resender import Unanswered
 
-__all__ = ["MAX_CALLS", "Call", "PendingCalls"]
+__all__ = ["MAX_CALLS", "Call", "CallFuture", "PendingCalls"]
 
 # Calls in progress at once, about 3 KiB each; further ones wait for room.
 MAX_CALLS = 10_000
+
+# Callbacks of futures that run at once.
+CALLBACKS = 16
 
 # Bytes of the envelopes that are kept to be sent again; a call beyond that is not.
 MAX_KEPT = 64 * MIB
@@ -44,6 +51,27 @@ TICK = 0.01
 REPEAT, LONGEST_REPEAT = 2.0, 16.0
 
 _log = logger("wsmux.bus")
+
+
+Callback = Callable[[Future[Any]], object]
+
+
+class CallFuture(Future[Any]):
+    """Receive the answer to a call; made by ``PendingCalls.future``.
+
+    Whoever sets the result does not run the callbacks.
+    """
+
+    def __init__(self, call_back: Callable[[Callback, Future[Any]], None]) -> None:
+        super().__init__()
+        self._call_back = call_back
+
+    def add_done_callback(self, fn: Callback) -> None:
+        """Call a function with this future once it is done: now if it is, else in another thread.
+
+        That thread may wait, for further calls too. Callbacks may run at once, in any order.
+        """
+        super().add_done_callback(fn if self.done() else partial(self._call_back, fn))
 
 
 class Call(NamedTuple):
@@ -123,10 +151,16 @@ class PendingCalls:
         self._clock = Condition()
         self._next_look = float("inf")
         self._thread: threading.Thread | None = None
+        self._callbacks = ThreadPool(CALLBACKS, f"{name}-callbacks")
+        self._waiting = 0  # callbacks without a thread
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    def future(self) -> CallFuture:
+        """Return a future for a call."""
+        return CallFuture(self._call_back)
 
     def add(self, call: Call) -> None:
         """Add a call, blocking until there is room or it expires.
@@ -138,9 +172,12 @@ class PendingCalls:
         """
         self._start_clock()
         with self._condition:
-            while not self._closed and len(self._calls) >= self._limit:
+            while not self._closed and len(self._calls) + self._waiting >= self._limit:
                 if call.deadline.expired():
-                    text = f"the limit of {self._limit} calls waiting for answers is reached"
+                    text = (
+                        f"the limit of {self._limit} calls waiting for answers is reached: "
+                        f"{self._waiting} of them for a thread that runs a callback"
+                    )
                     raise CallTimeout(text, call.twin.id, retry_safe=True)
                 self._condition.wait(call.deadline.remaining())
             if self._closed:
@@ -201,7 +238,10 @@ class PendingCalls:
             _log.debug("the answer to %s came after it was cancelled", call.command)
 
     def close(self, make_error: Callable[[Call], Exception], deadline: Deadline) -> None:
-        """End every call, and the thread; may be called twice."""
+        """End every call, and the threads; may be called twice.
+
+        Waits for the callbacks of futures, except in one of those.
+        """
         with self._condition:
             self._closed = True
             self._condition.notify_all()
@@ -213,6 +253,19 @@ class PendingCalls:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(deadline.remaining())
+        self._callbacks.close()
+        self._callbacks.join(deadline)
+
+    def _call_back(self, function: Callback, future: Future[Any]) -> None:
+        with self._condition:
+            self._waiting += 1
+        self._callbacks.submit(partial(self._run_callback, function, future))
+
+    def _run_callback(self, function: Callback, future: Future[Any]) -> None:
+        with self._condition:
+            self._waiting -= 1
+            self._condition.notify()
+        function(future)
 
     # Clock thread
 
