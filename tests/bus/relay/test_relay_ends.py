@@ -17,6 +17,7 @@ from wsmux.bus.relay.queues import (
     QueuedEnvelope,
     QueueUnavailable,
 )
+from wsmux.bus.relay.redis_queues import RedisQueues
 from wsmux.bus.relay.router import OFFLINE
 from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.wire.address import Address
@@ -37,6 +38,7 @@ from ...helpers.raw_peer import (
     in_thread,
     wait_for,
 )
+from ...helpers.redis_server import redis_server
 
 EVICTIONS = 'relay_session_evictions_total{{reason="{}"}}'
 
@@ -101,6 +103,70 @@ def test_what_a_replaced_connection_did_not_take_goes_to_the_later_one() -> None
             with Node(server, 2) as second:
                 got = {second.take().uid for _ in range(18)}
         assert got <= set(sent)
+
+
+# Order
+
+
+redis = pytest.fixture(scope="module")(redis_server)
+
+
+@pytest.fixture(params=["memory", "fast"])
+def ordered(request: pytest.FixtureRequest) -> Iterator[RelayServer]:
+    """A relay that sends before it queues, with sockets that hold little."""
+    if request.param == "memory":
+        made = relay()
+    else:
+        client = request.getfixturevalue("redis").client()
+        client.flushall()
+        made = relay(queues=RedisQueues(client), fast=True)
+    with served(made, buffers=4096) as server:
+        yield server
+
+
+def send_numbers(sender: Node, numbers: range) -> None:
+    for number in numbers:
+        sender.ask(Address(2), uid=str(number), plain=bytes(10_000))
+    sender.nothing()
+
+
+def numbers_until(node: Node, last: int) -> list[int]:
+    got = [int(node.take().uid)]
+    while got[-1] != last:
+        got.append(int(node.take().uid))
+    return got
+
+
+@pytest.mark.parametrize("few", [10, 200])
+@pytest.mark.parametrize("read", [0, 20])
+def test_what_a_lost_connection_did_not_take_comes_first_and_in_order(
+    ordered: RelayServer, few: int, read: int
+) -> None:
+    """What the link had taken over comes before what was queued since then."""
+    with Node(ordered, 1) as sender:
+        with raw(ordered, 2, buffer=4096) as peer:
+            send_numbers(sender, range(few))
+            for _ in range(min(read, few // 2)):
+                peer.recv_message()
+            peer.reset()
+        alone(ordered, Address(1))
+        send_numbers(sender, range(few, few + 3))
+        with Node(ordered, 2) as again:
+            got = numbers_until(again, few + 2)
+            assert got == list(range(got[0], few + 3))
+
+
+@pytest.mark.parametrize("few", [10, 200])
+def test_what_a_replaced_connection_did_not_take_comes_before_what_is_new(
+    ordered: RelayServer, few: int
+) -> None:
+    with Node(ordered, 1) as sender, raw(ordered, 2, buffer=4096):
+        send_numbers(sender, range(few))
+        sending = in_thread(lambda: send_numbers(sender, range(few, 2 * few)))
+        with Node(ordered, 2) as second:
+            got = numbers_until(second, 2 * few - 1)
+            sending.result(WAIT)
+            assert got == list(range(got[0], 2 * few))
 
 
 # Ghosts
@@ -395,7 +461,7 @@ def test_what_neither_socket_nor_queue_took_is_logged_as_lost(
         sender.answers()
         peer.reset()
         alone(server, Address(1))
-    assert "an envelope for 2 is lost: no queue today" in caplog.text
+    assert "envelopes for 2 are lost: no queue today" in caplog.text
 
 
 # The end of the relay

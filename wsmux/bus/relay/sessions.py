@@ -14,6 +14,12 @@ connection of the session, here or at another relay. The same is true if this pr
 In the fast way, which queues in memory imply, an envelope is sent directly if its connection has
 room and none waits, and counts as delivered once the socket has taken it. What sockets and this
 process hold is lost with them.
+
+Even then the order stays. Before the first envelope is queued, those that were sent directly and
+that the socket has not taken are queued, too: these copies are removed once the socket has taken
+the originals, and otherwise come first on the next connection. A connection that ends, or is taken
+over, first puts what is left into the queue; until then nobody else puts there, nor does a later
+connection send.
 """
 
 from __future__ import annotations
@@ -22,8 +28,9 @@ import itertools
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ...exceptions import CloseCode, ConnectionClosed, ForkedError
 from ...runtime.deadline import Deadline
@@ -62,8 +69,12 @@ _serials = itertools.count(1)
 _log = logger("wsmux.bus")
 
 
-class _Handed(NamedTuple):
-    """Hold an envelope that the socket may not have taken; ``entry`` is "" if sent directly."""
+@dataclass(slots=True, eq=False)
+class _Handed:
+    """Hold an envelope that the socket may not have taken.
+
+    ``entry`` is that of the queue, "" if it was sent directly and no copy was taken from there.
+    """
 
     ticket: int
     data: bytes
@@ -109,9 +120,12 @@ class Session:
         self.puts: list[tuple[Put, Envelope]] = []
         self._stuck_limit = stuck_limit
         self._lock = threading.Lock()
+        self._order = threading.Lock()  # taken before the other, to put what was sent directly
         self._putting = 0  # threads that are adding to the queue
         self._taken: deque[QueuedEnvelope] = deque()  # from the mailbox, not sent yet
         self._unsent: deque[_Handed] = deque()
+        self._direct: deque[_Handed] = deque()  # of these, those that are not in the queue
+        self._copies: dict[bytes, _Handed] = {}  # those that are, until they are taken from there
         self._stuck_since: float | None = None
         self._over = False
         self._flight = InFlight(link, stuck_limit) if durable else None
@@ -132,14 +146,36 @@ class Session:
         """
         with self._lock:
             direct = not (self._over or self._putting or self._waiting_locked())
-            if direct and self._hand_locked(data, expires_at, ""):
-                return
+            if direct:
+                self._copies.clear()  # those that are left were dropped from the queue
+                if self._hand_locked(data, expires_at, ""):
+                    return
             self._putting += 1
         try:
+            with self._order:
+                self._queue_direct()
             self._queues.put(self.address, data, expires_at, Deadline(PUT_TIME))
         finally:
             with self._lock:
                 self._putting -= 1
+
+    def _queue_direct(self) -> None:
+        """Queue what was sent directly and is not taken by the socket, before what comes behind."""
+        with self._lock:
+            self._settle_direct_locked()
+            direct = list(self._direct)
+            self._direct.clear()
+            self._copies |= {each.data: each for each in direct}
+        for number, each in enumerate(direct):
+            try:
+                self._queues.put(self.address, each.data, each.expires_at, Deadline(PUT_TIME))
+            except QueueUnavailable:
+                with self._lock:
+                    for left in reversed(direct[number:]):
+                        self._copies.pop(left.data, None)
+                        if left.ticket > self.link.sent:
+                            self._direct.appendleft(left)
+                raise
 
     def send_own(self, data: bytes, expires_at: int) -> bool:
         """Send an answer of the relay before all that waits; ``False`` if there is no room.
@@ -209,20 +245,39 @@ class Session:
         return expired
 
     def end(self) -> None:
-        """Leave or put in the queue what was not delivered, after the link has ended."""
-        with self._lock:
-            self._over = True
-            done = self._settle_locked()
-            left = [each for each in self._unsent if not each.entry]
-            self._unsent.clear()
-            self._taken.clear()
-        self._mailbox.ack(done)
-        self._mailbox.close()
-        for each in left:
+        """Leave or put in the queue what was not delivered, after the link has ended.
+
+        May be called twice; the second call waits for the first.
+        """
+        with self._order:
+            with self._lock:
+                if self._over:
+                    return
+                self._over = True
+                done = self._settle_locked()
+                done += self._take_copies_locked([*self._taken])
+                if self._copies:
+                    done += self._take_copies_locked(self._mailbox.take(len(self._copies)))
+                left = self._direct.copy()
+                for each in (self._unsent, self._direct, self._copies, self._taken):
+                    each.clear()
+            self._mailbox.ack(done)
+            self._mailbox.close()
             try:
-                self._queues.put(self.address, each.data, each.expires_at, Deadline(PUT_TIME))
-            except QueueUnavailable as error:
-                _log.warning("an envelope for %s is lost: %s", self.address.shown(), error)
+                while left:
+                    data, expires_at = left[0].data, left[0].expires_at
+                    self._queues.put(self.address, data, expires_at, Deadline(PUT_TIME))
+                    left.popleft()
+            except QueueUnavailable as error:  # a later connection may wait for this
+                shown = self.address.shown()
+                _log.warning("%d envelopes for %s are lost: %s", len(left), shown, str(error))
+
+    def give_way(self) -> None:
+        """End the link, since another connection takes over the session."""
+        text = f"another connection took over the session {self.address}"
+        self.link.fail(CloseCode.TAKEN_OVER, text)
+        if self._flight is None:  # else pongs may still come, and the queue has its order
+            self.end()
 
     # Called with the lock held
 
@@ -239,9 +294,12 @@ class Session:
         if self._flight is not None:
             self._flight.add(entry, len(data))
         elif entry or self.link.sent < ticket:
-            self._unsent.append(_Handed(ticket, data, expires_at, entry))
-            if not entry and len(self._unsent) > TURN:
-                self._settle_direct_locked()
+            handed = _Handed(ticket, data, expires_at, entry)
+            self._unsent.append(handed)
+            if not entry:
+                self._direct.append(handed)
+                if len(self._unsent) > TURN:
+                    self._settle_direct_locked()
         return True
 
     def _send_locked(self, data: bytes) -> int:
@@ -273,6 +331,10 @@ class Session:
             if not self._taken:
                 break
             entry = self._taken[0]
+            if entry.data in self._copies:
+                dropped += self._take_copies_locked([entry])
+                self._taken.popleft()
+                continue
             try:
                 envelope = parse(entry.data)
             except BadMessage as error:
@@ -303,16 +365,35 @@ class Session:
             return self._flight.settle()
         sent, done = self.link.sent, list[str]()
         while self._unsent and self._unsent[0].ticket <= sent:
-            entry = self._unsent.popleft().entry
+            entry = self._pop_unsent_locked().entry
             if entry:
                 done.append(entry)
         return done
+
+    def _take_copies_locked(self, entries: Iterable[QueuedEnvelope]) -> list[str]:
+        """Note the entries that were sent directly; return the ids of those to acknowledge now."""
+        sent, done = self.link.sent, list[str]()
+        for entry in entries:
+            handed = self._copies.pop(entry.data, None)
+            if handed is None:
+                continue
+            if handed.ticket <= sent:
+                done.append(entry.id)
+            else:
+                handed.entry = entry.id
+        return done
+
+    def _pop_unsent_locked(self) -> _Handed:
+        handed = self._unsent.popleft()
+        while self._direct and self._direct[0].ticket <= handed.ticket:
+            self._direct.popleft()
+        return handed
 
     def _settle_direct_locked(self) -> None:
         """Remove direct envelopes that the socket has taken, up to the first queued entry."""
         sent = self.link.sent
         while self._unsent and self._unsent[0].ticket <= sent and not self._unsent[0].entry:
-            self._unsent.popleft()
+            self._pop_unsent_locked()
 
     def _mark_locked(self, now: float, *, all_of_it: bool = False) -> None:
         """Ask for an acknowledgement if it is time; only in the durable way."""
@@ -385,26 +466,32 @@ class Sessions:
             return list(self._sessions.values())
 
     def add(self, address: Address, link: Link) -> Session:
-        """Add and return the session of a connection; an earlier one is closed with 4001."""
+        """Add and return the session of a connection; an earlier one is closed with 4001.
+
+        Blocks while the earlier one gives back what it did not send.
+        """
         tally = Tally()
-        with self._lock:  # the later mailbox and the later session must be the same
+        while True:
             before = self._sessions.get(address)
-            session = Session(
-                address, link, self._queues, tally, self._stuck_limit, durable=self._durable
-            )
-            self._sessions[address] = session
+            if before is not None:
+                before.give_way()
+            with self._lock:  # the later mailbox and the later session must be the same
+                if self._sessions.get(address) is not before:
+                    continue  # another one was faster, or the earlier one has ended
+                session = Session(
+                    address, link, self._queues, tally, self._stuck_limit, durable=self._durable
+                )
+                self._sessions[address] = session
+            break
         self._metrics.connected(tally)
-        if before is not None:
-            text = f"another connection took over the session {address}"
-            before.link.fail(CloseCode.TAKEN_OVER, text)
         return session
 
     def remove(self, session: Session) -> None:
         """Remove a session whose link has ended; one that replaced it stays."""
+        session.end()  # first: until then, what comes for it must wait
         with self._lock:
             if self._sessions.get(session.address) is session:
                 del self._sessions[session.address]
-        session.end()
         error = session.link.error
         code = error.code if isinstance(error, ConnectionClosed) else 0
         self._metrics.ended(session.tally, _REASONS.get(code, "closed"))
