@@ -169,6 +169,40 @@ def test_what_a_replaced_connection_did_not_take_comes_before_what_is_new(
             assert got == list(range(got[0], 2 * few))
 
 
+class OnceAwayQueues(MemoryQueues):
+    """Take anything but the third envelope."""
+
+    puts = 0
+
+    def put(
+        self, address: Address, data: bytes, expires_at: int, deadline: Deadline, source: int = 0
+    ) -> None:
+        self.puts += 1
+        if self.puts == 3:
+            raise QueueUnavailable("not now")
+        super().put(address, data, expires_at, deadline, source)
+
+
+def test_what_could_not_be_queued_once_keeps_its_place() -> None:
+    """The third is one of those that the link had taken over: the one behind them is refused."""
+    with (
+        served(relay(queues=OnceAwayQueues()), buffers=4096) as server,
+        Node(server, 1) as sender,
+    ):
+        with raw(server, 2, buffer=4096) as peer:
+            for number in range(60):
+                sender.ask(Address(2), uid=str(number), plain=bytes(10_000))
+            (refused,) = sender.answers()
+            assert refused.error.message == "not now"
+            peer.reset()
+        alone(server, Address(1))
+        with Node(server, 2) as again:
+            got = numbers_until(again, 59)
+            missing = int(refused.uid)
+            assert got[0] < missing
+            assert got == [n for n in range(got[0], 60) if n != missing]
+
+
 # Ghosts
 
 
