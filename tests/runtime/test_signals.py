@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import count
 from types import FrameType, TracebackType
 from typing import Any
@@ -94,6 +94,102 @@ def test_a_handler_of_the_next_block_is_the_one_that_was_set_last(handled: Handl
     with held_back(bool):
         signal.raise_signal(signal.SIGUSR1)
     assert (handled.numbers, other.numbers) == ([], [signal.SIGUSR1])
+
+
+Setting = Callable[[], object]
+
+
+def ignore(number: int) -> Setting:
+    return lambda: signal.signal(number, signal.SIG_IGN)
+
+
+def setting(*settings: Setting, raises: bool = True) -> Handler:
+    """Return a handler that sets handlers, and then raises."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for each in settings:
+            each()
+        if raises:
+            raise Raised(number)
+
+    return handle
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["it returns", "it raises"])
+def test_a_handler_that_sets_others_has_the_last_word(handled: Handled, raises: bool) -> None:
+    """As one does that lets a second Ctrl-C end the process, and raises KeyboardInterrupt."""
+    both = [signal.SIGUSR1, signal.SIGUSR2]
+    for number in both:
+        signal.signal(number, setting(ignore(number), raises=raises))
+    with pytest.raises(Raised) if raises else nullcontext(), held_back(bool):
+        for number in both:
+            signal.raise_signal(number)
+    assert [signal.getsignal(number) for number in both] == [signal.SIG_IGN] * 2
+
+
+@pytest.mark.parametrize("left", [signal.SIG_IGN, signal.SIG_DFL], ids=["ignored", "default"])
+def test_signals_that_came_before_their_handler_was_taken_away_are_one(
+    handled: Handled, left: signal.Handlers
+) -> None:
+    """As they are to CPython, which counts none of those that came before it called a handler."""
+
+    def once(number: int, frame: FrameType | None) -> None:
+        handled.note(number, frame)
+        signal.signal(number, left)
+
+    signal.signal(signal.SIGUSR1, once)
+    with held_back(bool):
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+    assert handled.numbers == [signal.SIGUSR1]
+    assert signal.getsignal(signal.SIGUSR1) is left
+
+
+class AtStep:
+    """Count the steps of this thread at which signals are handled; send SIGUSR1 at one of them."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    @property
+    def ended(self) -> bool:
+        """Whether there were fewer steps."""
+        return self._left > 0
+
+    def __call__(self, frame: FrameType, event: str, value: Any) -> None:
+        self._left -= event in ("call", "c_return")
+        if self._left == 0:
+            sys.setprofile(None)
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("raises", [False, True], ids=["it returns", "it raises"])
+def test_what_a_handler_sets_at_any_step_of_a_block_stays(
+    handled: Handled, number: int, raises: bool
+) -> None:
+    """Whether the handler it sets stands before its own, is its own, or stands behind it."""
+    before = signal.getsignal(number)
+    try:
+        for step in count(1):
+            signal.signal(number, handled.note)
+            signal.signal(signal.SIGUSR1, setting(ignore(number), raises=raises))
+            with held_back(bool):
+                pass  # it knows the handlers
+            steps = AtStep(step)
+            with suppress(Raised):
+                try:
+                    sys.setprofile(steps)
+                    with held_back(bool):
+                        pass
+                finally:
+                    sys.setprofile(None)
+            if steps.ended:
+                break
+            assert signal.getsignal(number) is signal.SIG_IGN, f"set at step {step}"
+        assert step > 15
+    finally:
+        signal.signal(number, before)
 
 
 def test_what_the_system_does_is_left_alone(handled: Handled) -> None:

@@ -9,8 +9,9 @@ alone, and so are handlers written in C.
 
 Only the main thread has anything to hold back; elsewhere a block does nothing. In the main thread
 it costs about 5 us. Whatever is raised at whichever step, no handler is lost: one that takes notes
-when no block lasts puts the others back, and calls the one in whose place it stands. What cannot be
-put back is ``signal.siginterrupt(number, False)``, which ``signal.signal`` undoes.
+when no block lasts puts the others back, and calls the one in whose place it stands. A handler that
+sets handlers, its own or others, has the last word. What cannot be put back is
+``signal.siginterrupt(number, False)``, which ``signal.signal`` undoes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
@@ -56,8 +56,10 @@ class _HeldBack:
             self._learn(known)
         try:
             self._holds = True
-            for number in self._numbers:
-                _set_handler(number, self._note)
+            numbers, handlers = self._numbers, self._handlers
+            for place, number in enumerate(numbers):
+                # A handler called meanwhile may have set this one.
+                handlers[place] = _set_handler(number, self._note)
         except BaseException as error:
             if is_interrupt(error):
                 self._let_go()
@@ -87,14 +89,24 @@ class _HeldBack:
             while self._notes:
                 number, frame = self._notes[0]
                 handler = _get_handler(number)
+                handles = callable(handler)  # one called before may have told the system to
                 del self._notes[0]  # no call from here on, after which a further signal is handled
-                handler(number, frame)
+                if handles:
+                    handler(number, frame)
         except BaseException:
             self._let_go()  # a handler has raised; what it broke off is done all the same
             raise
 
     def _put_back(self) -> None:
-        deque(map(_set_handler, self._numbers, self._handlers), maxlen=0)
+        """Put back the handlers in whose places there are still notes.
+
+        Those that are back are called at each step from then on, and may set any other.
+        """
+        for number, handler in zip(self._numbers, self._handlers, strict=True):
+            if _get_handler(number) is self._note:
+                found = _set_handler(number, handler)
+                if found is not self._note:  # it was set at the beginning of this very call
+                    _set_handler(number, found)
 
     def _take_note(self, number: int, frame: FrameType | None) -> None:
         self._notes.append((number, frame))
