@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from contextlib import contextmanager, suppress
 import pytest
 
 import wsmux
+from wsmux.config import KIB
+from wsmux.protocols.events import DataReceived
 
 from ..helpers.load.measuring import MB, Process
+from ..helpers.pure_peer import PurePeer
 from ..helpers.raw_peer import WAIT, in_thread, wait_for
 from ..helpers.wires import NAMES
 
@@ -70,6 +74,28 @@ def test_without_descriptors_what_runs_goes_on_and_a_new_connection_fails_typed(
                 stream.write(b"still here")
                 assert stream.read(10) == b"still here"
         assert echoes(server.url)
+
+
+def test_without_descriptors_a_writer_that_meets_a_full_socket_goes_on() -> None:
+    """It has nothing to be woken with, and leaves its frames to the I/O thread."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * KIB)
+    config = wsmux.Config(receive_window=4 * MB, max_connection_buffer=4 * MB)
+    connection = wsmux.from_socket(ours, role="client", protocol="wsmux")
+    with PurePeer(theirs, "wsmux", config=config) as peer:
+        peer.send()
+        stream = connection.open_stream(WAIT)
+        peer.accept(1)
+        with no_descriptors():
+            writing = in_thread(stream.write, bytes(MB))
+            wait_for(lambda: writing.done() or connection.stats().waiting_for_room)
+            got = 0
+            while got < MB:
+                got += sum(len(e.data) for e in peer.receive() if isinstance(e, DataReceived))
+            assert writing.result(WAIT) == MB
+        assert not connection.closed
+        connection.abort()
+    assert connection.wait_closed(WAIT)
 
 
 def test_without_threads_a_new_connection_fails_typed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,7 +360,10 @@ class SendQueue:
         """Wait until the socket is writable; return false if waiting is no longer useful."""
         with self._mutex:
             if self._interrupt is None:
-                self._interrupt = Wakeup()
+                try:
+                    self._interrupt = Wakeup()
+                except OSError:  # no descriptor is left, and the socket is fine
+                    return False
             self._holder_waits = True
         try:
             if deadline.expired() or self.suspended or (given_up is not None and given_up()):
