@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,7 @@ from wsmux.transport.send_queue import (
     BATCH_FRAMES,
     HEAD,
     MAX_PONGS,
+    TURN,
     SendInterrupted,
     SendQueue,
 )
@@ -606,6 +608,73 @@ def test_an_interrupted_wait_leaves_the_frames_to_the_io_thread(stand: Stand) ->
         stand.queue.flush(1, Deadline(None), interrupted)
     assert stand.queue.wants_io
     assert stand.let_out(FRAME) == bytes(FRAME)
+
+
+# Calls of the socket in which others queue one more frame each.
+MANY = 10_000
+
+
+class WideValve(Valve):
+    """Take all, while others queue as fast as that."""
+
+    def __init__(self, others: Callable[[], None]) -> None:
+        super().__init__()
+        self._others = others
+        self.calls = 0
+
+    def send(self, pieces: Sequence[Buffer]) -> int:
+        self.calls += 1
+        if self.calls < MANY:
+            self._others()
+        return sum(map(len, pieces))
+
+
+class RefillingLock:
+    """A lock upon whose release others queue one more frame."""
+
+    def __init__(self, others: Callable[[], None]) -> None:
+        self._others = others
+        self._lock = threading.Lock()
+        self.acquire = self._lock.acquire
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+        if self.released < MANY:
+            self._others()
+        self._lock.release()
+
+
+@pytest.mark.parametrize("before", [1, 5 * TURN, 5 * TURN + 1])
+@pytest.mark.parametrize("timeout", [None, 0.0, 60.0], ids=["for others", "late", "in time"])
+def test_a_sender_comes_back_though_others_queue_without_pause(
+    stand: Stand, before: int, timeout: float | None
+) -> None:
+    """It sends its own frame, unless it is late, and a bounded number of others."""
+    valve = WideValve(lambda: stand.add(1))
+    stand.queue._socket = valve
+    stand.add(before)
+    ticket = 0
+    if timeout is not None:
+        with stand.mutex:
+            ticket = stand.queue.add_data_locked([(bytes(FRAME), b"")])
+    assert not stand.queue.flush(ticket, None if timeout is None else Deadline(timeout), None)
+    assert stand.queue.wants_io
+    if timeout:
+        assert stand.queue.sent >= ticket
+    assert valve.calls <= (ticket if timeout else 0) + TURN
+
+
+def test_a_sender_comes_back_though_others_queue_whenever_it_leaves(stand: Stand) -> None:
+    stand.valve.room = MANY * FRAME
+    lock = RefillingLock(lambda: stand.add(1, 1))
+    stand.queue._send_lock = lock  # type: ignore[assignment]
+    stand.queue._try_lock = partial(lock.acquire, False)
+    stand.add(1, 1)
+    assert not stand.queue.flush(1, Deadline(60), None)
+    assert stand.queue.wants_io
+    assert lock.released == TURN + 1
+    stand.queue._new_send_lock()
 
 
 def test_a_slow_socket_is_given_small_turns(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
