@@ -9,6 +9,7 @@ from typing import Self
 import wsmux
 from wsmux.protocols.base import Role
 from wsmux.protocols.events import Event, StreamOpened
+from wsmux.protocols.framing import Opcode
 from wsmux.protocols.registry import wire
 
 from .timeouts import WAIT
@@ -21,6 +22,7 @@ class PurePeer:
 
     Attributes:
         machine: what to call; ``send`` then sends what it has to say.
+        close_frame: the payload of the other side's, once it was received.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class PurePeer:
     ) -> None:
         sock.settimeout(WAIT)
         self.sock = sock
+        self.close_frame: bytes | None = None
         parts = wire(protocol).over_bytes(role, config or wsmux.Config(), None)
         self._framing, self.machine = parts
 
@@ -59,7 +62,10 @@ class PurePeer:
         if not count:
             raise EOFError
         seen: list[Event] = []
-        for _, message in self._framing.received(count):
+        for kind, message in self._framing.received(count):
+            if kind is Opcode.CLOSE:
+                self.close_frame = bytes(message)
+                break
             self.machine.receive_data(message)
             while events := self.machine.events():
                 for event in events:

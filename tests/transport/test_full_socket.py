@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import array
+import os
 import select
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -153,6 +157,87 @@ def test_a_second_writer_is_refused_while_the_first_waits_for_a_full_socket(
     stream.reset(64)
     with pytest.raises(wsmux.StreamReset):
         writing.result(AT_ONCE)
+
+
+# A handler of a signal that interrupts a writer which waits for the socket
+
+
+Handle = Callable[[], object]
+
+
+@pytest.fixture
+def interrupt(meeting: Meeting, spawn: Spawn) -> Iterator[Callable[[Handle], Future[None]]]:
+    """Call something in a handler of a signal once this thread waits for the socket."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def send() -> None:
+        wait_for(meeting.holder_waits)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def prepare(handle: Handle) -> Future[None]:
+        signal.signal(signal.SIGUSR1, lambda *_: handle())
+        return spawn(send)
+
+    yield prepare
+    signal.signal(signal.SIGUSR1, before)
+
+
+def read_to_the_end(peer: PurePeer) -> int:
+    """Count the bytes of all streams until the other side ends the connection, and end it."""
+    size = 0
+    with suppress(EOFError):
+        while peer.close_frame is None:
+            size += sum(len(e.data) for e in peer.receive() if isinstance(e, DataReceived))
+    peer.sock.close()
+    return size
+
+
+def test_a_handler_that_interrupts_a_writer_closes_its_connection(
+    meeting: Meeting, spawn: Spawn, interrupt: Callable[[Handle], Future[None]]
+) -> None:
+    """What was written before gets to the peer, and the end behind it."""
+    (stream,) = meeting.open(1)
+    reading: list[Future[int]] = []
+
+    def close() -> None:
+        reading.append(spawn(read_to_the_end, meeting.peer))
+        meeting.connection.close(WAIT)
+
+    sent = interrupt(close)
+    with pytest.raises(wsmux.ConnectionClosedOK):
+        stream.write(bytes(BULK))
+    sent.result(WAIT)
+    assert reading[0].result(WAIT) == record_of(stream).sent > SOCKET
+
+
+def test_a_handler_that_interrupts_a_writer_has_its_own_answer(
+    meeting: Meeting, spawn: Spawn, interrupt: Callable[[Handle], Future[None]]
+) -> None:
+    """Then the writer goes on."""
+    stream, other = meeting.open(2)
+    reading: list[Future[int]] = []
+    asked = threading.Event()
+
+    def read() -> int:
+        """Read until both streams have been read; note when the question comes."""
+        size = 0
+        while size < BULK + 1:
+            for event in meeting.peer.receive():
+                if isinstance(event, DataReceived):
+                    size += len(event.data)
+                    if event.stream_id == other.id:
+                        asked.set()
+        return size
+
+    def ask() -> None:
+        reading.append(spawn(read))
+        other.write(b"?")
+        assert asked.wait(WAIT)
+
+    sent = interrupt(ask)
+    assert stream.write(bytes(BULK)) == BULK
+    sent.result(WAIT)
+    assert reading[0].result(WAIT) == BULK + 1
 
 
 # A writer whose frame another thread sends

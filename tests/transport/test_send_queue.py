@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import select
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 
 import pytest
 
@@ -608,6 +609,39 @@ def test_an_interrupted_wait_leaves_the_frames_to_the_io_thread(stand: Stand) ->
         stand.queue.flush(1, Deadline(None), interrupted)
     assert stand.queue.wants_io
     assert stand.let_out(FRAME) == bytes(FRAME)
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["it returns", "it raises"])
+def test_a_handler_of_a_signal_is_called_when_another_thread_can_send(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    """It ends the wait. What it does may need the send lock, and that somebody sends."""
+    seen: list[object] = []
+
+    def wait(sock: Socket, timeout: float | None, interrupt: int) -> None:
+        stand.io_thread.clear()
+        signal.raise_signal(signal.SIGUSR1)
+        assert not seen
+        assert select.select([interrupt], [], [], 0)[0]
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        woken = bool(select.select([stand.io_thread.fd], [], [], 0)[0])
+        seen.append((stand.queue._send_lock.locked(), stand.queue.wants_io, woken))
+        stand.valve.room = FRAME
+        if raises:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("wsmux.transport.send_queue.wait_writable", wait)
+    stand.add(1)
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(KeyboardInterrupt) if raises else nullcontext():
+            assert stand.queue.flush(1, Deadline(60), None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [(False, True, True)]
+    assert stand.valve.taken == (b"" if raises else bytes(FRAME))
+    assert stand.queue.wants_io is raises
 
 
 # Calls of the socket in which others queue one more frame each.

@@ -27,7 +27,7 @@ from typing import Any, Self
 
 from .interrupts import is_interrupt
 
-__all__ = ["held_back"]
+__all__ = ["held_back", "in_main_thread"]
 
 _NUMBERS = [int(number) for number in _signal.valid_signals()]
 _get_handler: Callable[[int], Any] = _signal.getsignal
@@ -136,6 +136,9 @@ def held_back(tell: Callable[[], object]) -> AbstractContextManager[object]:
     Args:
         tell: called when a signal has come; the block must end soon then, as Ctrl-C waits for that.
     """
-    if threading.get_ident() == threading.main_thread().ident:
-        return _held_back.telling(tell)
-    return _nothing
+    return _held_back.telling(tell) if in_main_thread() else _nothing
+
+
+def in_main_thread() -> bool:
+    """Return whether this is the thread in which handlers of signals are called."""
+    return threading.get_ident() == threading.main_thread().ident

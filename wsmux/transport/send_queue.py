@@ -15,7 +15,9 @@
 
 If a Ctrl-C arrives between taking bytes off a queue and the kernel's answer, it is unknown what was
 sent: ``flush`` re-raises it after ending the connection with ``SendInterrupted``. The waits
-themselves are safe to interrupt.
+themselves are safe to interrupt. In the main thread a signal ends them, and its handler is called
+when the lock is released and the I/O thread sends: it may use the connection, or close it. If it
+returns, the writer goes on.
 
 A resumable transport replaces its socket. Between two of them the queue is ``suspended``: nothing
 is taken from it, and writers find room in it until it is full. Its framing keeps what was encoded
@@ -37,6 +39,7 @@ from ..protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
 from ..protocols.resumption import LEAST_KEPT, Session
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker, Waiter, wake
+from ..runtime.signals import held_back, in_main_thread
 from .fair_queue import FairQueue, FlowState, Frame, SendRateEstimator
 from .socket_io import Socket, Wakeup, wait_writable
 
@@ -259,18 +262,24 @@ class SendQueue:
         return self.bytes_sent - self._socket.unacknowledged()
 
     def flush(
-        self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
+        self,
+        ticket: int,
+        deadline: Deadline | None,
+        given_up: Callable[[], bool] | None,
+        handlers_wait: bool = False,
     ) -> bool:
         """Send what is queued; wait for the socket at most until ``ticket``'s frame is sent.
 
         Without a deadline it never blocks; ``given_up`` can end a wait, and is called after
         ``interrupt_locked``. Returns false if the I/O thread must be woken to send the rest.
         However much others queue meanwhile, it returns soon after its own frame, or its deadline.
+        With ``handlers_wait``, none of a signal is called in this thread meanwhile.
 
         Raises:
             OSError: the socket failed; the frames are lost.
         """
-        emptied, turns = True, TURN
+        emptied: bool | None = True
+        turns = TURN
         while (
             emptied
             and (
@@ -287,7 +296,7 @@ class SendQueue:
                 emptied = self.wants_io = False
                 try:
                     if turns:
-                        emptied = self._send_all(ticket, deadline, given_up)
+                        emptied = self._send_all(ticket, deadline, given_up, handlers_wait)
                 finally:
                     self.sent = self._taken - (0 if emptied else self._out_frames)
                     self.wants_io = not emptied
@@ -296,7 +305,33 @@ class SendQueue:
             else:
                 break  # the holder checks again
             turns -= 1
+        if emptied is None:
+            assert deadline is not None
+            return self._wait_held_back(ticket, deadline, given_up)
         return emptied
+
+    def _wait_held_back(
+        self, ticket: int, deadline: Deadline, given_up: Callable[[], bool] | None
+    ) -> bool:
+        """Flush in the main thread; handlers of signals are called between two waits."""
+        came = False
+
+        def note() -> None:
+            nonlocal came
+            came = True
+            if self._interrupt is not None:
+                self._interrupt.set()
+
+        def leave() -> bool:
+            return came or (given_up is not None and given_up())
+
+        while True:
+            with held_back(note):
+                emptied = self.flush(ticket, deadline, leave, True)
+                if not came:
+                    return emptied
+                came = False
+                self._io_thread.set()
 
     def _suspend(self, failure: OSError | None) -> None:
         """Stop sending, with the send lock held, until the I/O thread brings another socket."""
@@ -307,9 +342,16 @@ class SendQueue:
         self._io_thread.set()
 
     def _send_all(
-        self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
-    ) -> bool:
-        """Send until the queue is empty; return false if the I/O thread must send the rest."""
+        self,
+        ticket: int,
+        deadline: Deadline | None,
+        given_up: Callable[[], bool] | None,
+        handlers_wait: bool,
+    ) -> bool | None:
+        """Send until the queue is empty; return false if the I/O thread must send the rest.
+
+        Returns ``None`` if it has to wait, for which handlers of signals must be held back.
+        """
         waiting = filling = False
         left = TURN
         try:
@@ -343,13 +385,16 @@ class SendQueue:
                     else:
                         _advance(out, sent)
                     continue
+                waits = deadline is not None and ticket > self._taken - self._out_frames
+                if waits and not handlers_wait and in_main_thread():
+                    return None
                 if self._send_rate.full(time.monotonic(), self.bytes_sent):
                     # Unsent bytes in the system delay a short message as a quantum does.
                     self._socket.limit_unsent(2 * self._send_rate.quantum)
                 if not self.blocked:
                     self.blocked = True
                     self._io_thread.set()  # to time how long the peer accepts nothing
-                if deadline is None or ticket <= self._taken - self._out_frames:
+                if deadline is None or not waits:
                     return False
                 waiting = True
                 if not self._wait_writable(deadline, given_up):
