@@ -14,7 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from wsmux.runtime.parking import Parker, borrow
 from wsmux.transport.message_transport import MessageTransport
 
 from ..helpers.inside import multiplexer_of, on_end, record_of, socket_of, waits_for_room
+from ..helpers.interrupts import signalled_at
 from ..helpers.joined_streams import write_on
 from ..helpers.pure_peer import PurePeer
 from ..helpers.raw_peer import (
@@ -469,3 +472,45 @@ def test_write_that_a_lost_connection_ended_does_not_count_as_done(role: str) ->
         wait_for(lambda: any(stays_in(thread, "wait_writable") for thread in sys._current_frames()))
         met.peer.reset()
         assert isinstance(writing.exception(WAIT), wsmux.ConnectionClosedError)
+
+
+# A handler of a signal that has a thread close the connection
+
+
+def test_a_thread_that_a_handler_starts_closes_at_any_step_of_a_write() -> None:
+    """A handler itself cannot: its thread may hold what the close needs, and goes on behind it."""
+    closing: list[Future[None]] = []
+
+    def handle(ours: wsmux.Connection) -> None:
+        closing.append(in_thread(ours.close, WAIT))
+
+    before = signal.getsignal(signal.SIGUSR1)
+    outcomes: set[object] = set()
+    try:
+        for step in count(1):
+            ours, theirs = wsmux.pair(config=CALM)
+            with ours, theirs:
+                stream = ours.open_stream(WAIT)
+                stream.timeout = WAIT
+                stream.write(b"x")
+                there = theirs.accept_stream(WAIT)
+                assert there.read(1) == b"x"
+                closing.clear()
+                signal.signal(signal.SIGUSR1, lambda *_, ours=ours: handle(ours))
+                try:
+                    if not signalled_at(
+                        step, lambda stream=stream: stream.write(b"y"), signal.SIGUSR1
+                    ):
+                        break
+                    outcome: object = 1
+                    assert there.read(1) == b"y"
+                except wsmux.ConnectionClosedOK as error:
+                    outcome = type(error)
+                outcomes.add(outcome)
+                closing[0].result(WAIT)
+                assert theirs.wait_closed(WAIT)
+                assert (ours.close_code, theirs.close_code) == (1000, 1000), f"at step {step}"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert 1 in outcomes
+    assert step > 30

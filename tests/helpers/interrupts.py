@@ -1,4 +1,4 @@
-"""Have a signal handler raise at a step of a call, as Ctrl-C may."""
+"""Have a signal handler called at a step of a call, where it may raise, as Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["interrupted_at"]
+__all__ = ["interrupted_at", "signalled_at"]
 
 
 class _Interrupted(BaseException):
@@ -18,15 +18,15 @@ class _Interrupted(BaseException):
 
 
 class _Steps:
-    """Count where CPython handles signals in this thread, and interrupt it at one of these steps.
+    """Count where CPython handles signals in this thread, and send it one at one of these steps.
 
     That is at the start of a function and after a call of one written in C; not of a callback that
     Hypothesis has the garbage collector call, at any time.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, sent: signal.Signals) -> None:
         self.fired = False
-        self._left = number
+        self._left, self._sent = number, sent
 
     def __call__(self, frame: FrameType, event: str, value: Any) -> None:
         if frame.f_globals.get("__name__", "").startswith("hypothesis."):
@@ -35,7 +35,7 @@ class _Steps:
         if self._left == 0:
             self.fired = True
             sys.setprofile(None)
-            signal.pthread_kill(threading.get_ident(), signal.SIGALRM)
+            signal.pthread_kill(threading.get_ident(), self._sent)
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
@@ -55,20 +55,33 @@ def interrupted_at(
         action: called first.
         handle: called while the interrupt is handled.
     """
-    steps = _Steps(number)
     before = signal.signal(signal.SIGALRM, _handle)
     gc.disable()
     try:
-        try:
-            sys.setprofile(steps)
-            action()
-        finally:
-            sys.setprofile(None)
+        return signalled_at(number, action, signal.SIGALRM)
     except _Interrupted:
-        assert steps.fired
         if handle is not None:
             handle()
+        return True
     finally:
         gc.enable()
         signal.signal(signal.SIGALRM, before)
+
+
+def signalled_at(number: int, action: Callable[[], object], sent: signal.Signals) -> bool:
+    """Call ``action``, and send this thread a signal at one of its steps; return whether it was.
+
+    Must be called in the main thread.
+
+    Args:
+        number: of the step, counted from 1.
+        action: called first.
+        sent: the signal.
+    """
+    steps = _Steps(number, sent)
+    try:
+        sys.setprofile(steps)
+        action()
+    finally:
+        sys.setprofile(None)
     return steps.fired

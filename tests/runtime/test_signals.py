@@ -17,7 +17,7 @@ import pytest
 from wsmux.runtime.signals import held_back
 
 from ..helpers.connections import Spawn
-from ..helpers.interrupts import interrupted_at
+from ..helpers.interrupts import interrupted_at, signalled_at
 from ..helpers.timeouts import WAIT
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -145,30 +145,17 @@ def test_signals_that_came_before_their_handler_was_taken_away_are_one(
     assert signal.getsignal(signal.SIGUSR1) is left
 
 
-class AtStep:
-    """Count the steps of this thread at which signals are handled; send SIGUSR1 at one of them."""
-
-    def __init__(self, number: int) -> None:
-        self._left = number
-
-    @property
-    def ended(self) -> bool:
-        """Whether there were fewer steps."""
-        return self._left > 0
-
-    def __call__(self, frame: FrameType, event: str, value: Any) -> None:
-        self._left -= event in ("call", "c_return")
-        if self._left == 0:
-            sys.setprofile(None)
-            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-
-
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 @pytest.mark.parametrize("raises", [False, True], ids=["it returns", "it raises"])
 def test_what_a_handler_sets_at_any_step_of_a_block_stays(
     handled: Handled, number: int, raises: bool
 ) -> None:
     """Whether the handler it sets stands before its own, is its own, or stands behind it."""
+
+    def work() -> None:
+        with held_back(bool):
+            pass
+
     before = signal.getsignal(number)
     try:
         for step in count(1):
@@ -176,16 +163,11 @@ def test_what_a_handler_sets_at_any_step_of_a_block_stays(
             signal.signal(signal.SIGUSR1, setting(ignore(number), raises=raises))
             with held_back(bool):
                 pass  # it knows the handlers
-            steps = AtStep(step)
-            with suppress(Raised):
-                try:
-                    sys.setprofile(steps)
-                    with held_back(bool):
-                        pass
-                finally:
-                    sys.setprofile(None)
-            if steps.ended:
-                break
+            try:
+                if not signalled_at(step, work, signal.SIGUSR1):
+                    break
+            except Raised:
+                assert raises
             assert signal.getsignal(number) is signal.SIG_IGN, f"set at step {step}"
         assert step > 15
     finally:
