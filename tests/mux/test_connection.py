@@ -67,6 +67,23 @@ def test_either_side_may_close_with_a_code_and_a_reason(
     assert (own.code, own.reason, own.side) == (code, "enough", "local")
 
 
+UNSENDABLE = [(1006, ""), (1015, ""), (999, ""), (2000, ""), (70000, ""), (1000, "\ud800")]
+
+
+def test_a_close_that_cannot_be_sent_changes_nothing(ends: Ends, carrier: Carrier) -> None:
+    for close in (ends.client.close, ends.client.begin_close):
+        for code, reason in UNSENDABLE:
+            with pytest.raises(ValueError, match=r"must not carry|as UTF-8"):
+                close(code=code, reason=reason)
+            assert not ends.client.closed
+    ours, theirs = open_pair(ends.client, ends.server)
+    ours.write(b"ping")
+    assert theirs.read(4) == b"ping"
+    ends.client.close(code=4000, reason="enough")
+    seen, _ = carrier.wire.seen_close(carrier.websocket, 4000, "enough")
+    assert ended(ends.server.accept_stream).code == seen
+
+
 def test_closing_twice_and_from_both_sides_is_fine(ends: Ends, spawn: Spawn) -> None:
     closing = [spawn(end.close) for end in ends for _ in range(4)]
     for future in closing:

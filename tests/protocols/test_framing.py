@@ -6,6 +6,7 @@ What both framings share, the receive buffer and the close payload, is tested he
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from wsmux.protocols.framing import (
     Framing,
     NoFraming,
     Opcode,
+    check_close,
     decode_close,
     encode_close,
 )
@@ -488,6 +490,33 @@ def test_codes_that_must_not_be_sent_are_refused(code: int) -> None:
     with pytest.raises(FrameError, match=f"the code {code}, which must not be sent") as caught:
         decode_close(code.to_bytes(2, "big"))
     assert caught.value.code == 1002
+
+
+@pytest.mark.parametrize("code", [1000, 1003, 1005, 1007, 1014, 3000, 4999])
+def test_a_close_may_be_asked_for_with_such_a_code(code: int) -> None:
+    check_close(code, "x" * 200 + "é")
+
+
+@pytest.mark.parametrize("code", [-1, 0, 999, 1004, 1006, 1015, 2000, 2999, 5000, 70000])
+def test_a_close_with_a_code_that_must_not_be_sent_is_not_begun(code: int) -> None:
+    with pytest.raises(ValueError, match=f"not carry the code {code}: use 1000 to 1003"):
+        check_close(code, "")
+
+
+def test_a_close_with_a_reason_that_is_no_text_is_not_begun() -> None:
+    with pytest.raises(ValueError, match="cannot be sent as UTF-8"):
+        check_close(1000, "\ud800")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [("1000", "", "an integer such as 1000, not str"), (1000, b"", "is a string, not bytes")],
+)
+def test_a_close_with_arguments_of_other_types_is_not_begun(
+    code: Any, reason: Any, words: str
+) -> None:
+    with pytest.raises(TypeError, match=words):
+        check_close(code, reason)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ..exceptions import (
 )
 from ..handshake.request import Request
 from ..protocols.base import MuxProtocol, Role
+from ..protocols.framing import check_close
 from ..recording.attach import recording_of
 from ..runtime import clock
 from ..runtime.closing import Closing
@@ -384,7 +385,18 @@ class Connection(Closing):
         answers; then the socket is closed. Blocked and later calls on the connection and its
         streams raise ``ConnectionClosedOK``, or ``ConnectionClosedError`` with another code.
         Idempotent.
+
+        Args:
+            timeout: seconds.
+            code: 1000 to 1003, 1007 to 1014, or one of the application's from 3000 to 4999; 1005
+                stands for none. ``close_code`` of a lost connection is none that can be sent.
+            reason: what is beyond 123 bytes of UTF-8 is cut off.
+
+        Raises:
+            ValueError: the code must not be sent, or the reason is not Unicode text; nothing was
+                done.
         """
+        check_close(code, reason)
         deadline = Deadline(self.config.close_timeout if timeout is None else timeout)
         with self._multiplexer.mutex:
             while (
@@ -400,7 +412,12 @@ class Connection(Closing):
             self._multiplexer.thread.join(deadline.remaining())
 
     def begin_close(self, *, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
-        """Start what ``close`` does without blocking; a later ``close`` waits for its end."""
+        """Start what ``close`` does without blocking; a later ``close`` waits for its end.
+
+        Raises:
+            ValueError: as ``close`` does.
+        """
+        check_close(code, reason)
         self._multiplexer.close(code, reason, None)
         self._multiplexer.wake_everybody()
 

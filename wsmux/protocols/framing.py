@@ -34,6 +34,7 @@ __all__ = [
     "NoFraming",
     "Opcode",
     "Received",
+    "check_close",
     "check_control",
     "decode_close",
     "encode_close",
@@ -228,6 +229,34 @@ def check_control(payload: bytes) -> None:
         raise ValueError(f"a control frame carries at most 125 bytes, not {len(payload)}")
 
 
+def _may_be_sent(code: int) -> bool:
+    return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
+
+
+def check_close(code: int, reason: str) -> None:
+    """Check code and reason that a user wants to close with.
+
+    Raises:
+        TypeError: the code is not an integer, or the reason is not a string.
+        ValueError: no close frame may carry the code (RFC 6455 section 7.4), or the reason is not
+            Unicode text.
+    """
+    if not isinstance(code, int):
+        raise TypeError(f"a close code is an integer such as 1000, not {type(code).__name__}")
+    if not isinstance(reason, str):
+        raise TypeError(f"the reason of a close is a string, not {type(reason).__name__}")
+    if not _may_be_sent(code) and code != CloseCode.NO_STATUS_RCVD:
+        raise ValueError(
+            f"a close must not carry the code {code}: use 1000 to 1003, 1007 to 1014, or one of "
+            "your own from 3000 to 4999"
+        )
+    try:
+        reason.encode()
+    except UnicodeEncodeError:
+        text = f"the reason {reason!r} cannot be sent as UTF-8: leave surrogates out"
+        raise ValueError(text) from None
+
+
 def encode_close(code: int, reason: str) -> bytes:
     """Return the payload of a close frame; a long reason is cut between characters."""
     if code == CloseCode.NO_STATUS_RCVD:  # stands for "no code", and is never sent
@@ -246,7 +275,7 @@ def decode_close(payload: Buffer) -> tuple[int, str]:
     if len(payload) == 1:
         raise FrameError("close with half a code")
     (code,) = _UINT16.unpack_from(payload)
-    if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
+    if not _may_be_sent(code):
         raise FrameError(f"close with the code {code}, which must not be sent")
     try:
         return code, str(payload[2:], "utf-8")
