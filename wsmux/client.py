@@ -110,6 +110,7 @@ def connect(
         HandshakeError: the server, a proxy or TLS refused the connection.
         TimeoutError: the handshake took too long.
         OSError: the TCP connection could not be established.
+        NoThreadError: the system has no thread left for the connection, or for its first stream.
         ValueError: the URL is invalid, or a header contains a character that headers cannot have,
             such as a line break. Raised before connecting.
     """
@@ -289,6 +290,7 @@ def from_socket(
 
     Raises:
         TypeError, ValueError: an argument is wrong; the caller still owns the socket.
+        NoThreadError: the system has no thread left for the connection, or for its first stream.
     """
     connection_options = ConnectionOptions(
         config=config or Config(),

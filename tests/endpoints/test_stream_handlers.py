@@ -7,6 +7,7 @@ runs in the four wires over one, which is no part of it.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from collections.abc import Callable
 import pytest
 
 import wsmux
+from wsmux.endpoints.connection_options import ConnectionOptions
 
 from ..helpers import scripted
 from ..helpers.carriers import SOME, Carrier, Ends
@@ -21,7 +23,7 @@ from ..helpers.connections import Join, Spawn
 from ..helpers.scripted import WAIT, call
 from ..helpers.stream_outcomes import check_late_refusal, check_reset
 from ..helpers.waiting import wait_for
-from ..helpers.wires import wire_of
+from ..helpers.wires import NAMES, wire_of
 
 OPEN_TIMEOUT = 1.0
 REFUSING = wsmux.Config(open_timeout=OPEN_TIMEOUT)
@@ -162,3 +164,71 @@ def test_both_sides_nest_at_once(join_ends: Join, spawn: Spawn) -> None:
     ends = nested(join_ends, 64)
     calls = [spawn(call, end, "nest", 7) for end in ends for _ in range(8)]
     assert {future.result(WAIT) for future in calls} == {b"." * 8}
+
+
+# Without a thread
+
+
+def starting_none_behind(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Let no more workers than ``most`` be started, as if the system had no thread left."""
+    started, start = [], threading.Thread.start
+
+    def starting(thread: threading.Thread) -> None:
+        if "-worker-" in thread.name:
+            if len(started) == most:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+def test_a_connection_that_gets_no_worker_is_refused_and_ends(
+    monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    starting_none_behind(monkeypatch, 0)
+    ours, theirs = socket.socketpair()
+    with wsmux.from_socket(theirs, role="server", protocol=protocol) as peer:
+        with pytest.raises(wsmux.NoThreadError, match="worker-1 cannot be started"):
+            wsmux.from_socket(
+                ours, role="client", protocol=protocol, stream_handler=scripted.handle
+            )
+        assert peer.wait_closed(WAIT)
+        assert peer.close_code == wire_of(peer).seen_close(False, 1001, "")[0]
+
+
+@ON_ONE
+def test_a_server_that_has_no_worker_for_a_connection_ends_it(
+    join_ends: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+    starting_none_behind(monkeypatch, 0)
+    options = ConnectionOptions(config=wsmux.Config(), stream_handler=scripted.handle)
+    ends = join_ends()
+    options.serve(ends.server, ran.append)
+    assert ends.client.wait_closed(WAIT)
+    assert (ends.server.close_code, ran) == (1001, [])
+
+
+def test_a_worker_without_a_successor_serves_on_after_a_system_exit(
+    join_ends: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(stream: wsmux.Stream) -> None:
+        if stream.read(4) == b"exit":
+            raise SystemExit("as the test asked")
+        stream.write(b"echo")
+
+    starting_none_behind(monkeypatch, 1)
+    ends = serving(join_ends, handler, 8, REFUSING)
+    with caplog.at_level(logging.WARNING, "wsmux"):
+        for _ in range(2):
+            with ends.client.open_stream() as stream:
+                stream.timeout = WAIT
+                stream.write(b"exit")
+                check_reset(stream)
+    assert "its worker goes on" in caplog.text
+    with ends.client.open_stream() as stream:
+        stream.timeout = WAIT
+        stream.write(b"more")
+        assert stream.read(4) == b"echo"

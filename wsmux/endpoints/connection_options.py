@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from ..config import Config, Resume
-from ..exceptions import CloseCode, ConnectionClosed, ForkedError
+from ..exceptions import CloseCode, ConnectionClosed, ForkedError, NoThreadError
 from ..handshake.request import Request
 from ..mux.connection import Connection, StartOn
 from ..mux.error_codes import CodeToReason, ReasonToCode
@@ -182,9 +182,18 @@ class ConnectionOptions:
             raise
 
     def start_workers(self, connection: Connection) -> None:
-        """Start serving incoming streams in the background, if there is a handler."""
-        if self.stream_handler is not None:
+        """Start serving incoming streams in the background, if there is a handler.
+
+        Raises:
+            NoThreadError: the system has no thread left; the connection is being closed.
+        """
+        if self.stream_handler is None:
+            return
+        try:
             StreamWorkers(connection, self.stream_handler, self.workers).start()
+        except NoThreadError:
+            connection.begin_close(code=CloseCode.GOING_AWAY, reason="no thread is left")
+            raise
 
     def serve(self, connection: Connection, handler: ConnectionHandler | None) -> None:
         """Serve a connection in this thread until its handler returns, then close it.

@@ -5,6 +5,9 @@ sure that another is waiting, unless the limit is reached; then further streams 
 connection's accept queue, and are refused after ``Config.open_timeout``. So streams are never
 handed from thread to thread, and calls nested more deeply than there are workers end in a typed
 refusal.
+
+As long as the connection lives, there is a worker: the start fails if the system has no thread left
+for the first one, and one whose handler raised ``SystemExit`` stays if it can have no successor.
 """
 
 from __future__ import annotations
@@ -40,7 +43,11 @@ class StreamWorkers:
         self._count = 0
 
     def start(self) -> None:
-        """Start the first worker and return."""
+        """Start the first worker and return.
+
+        Raises:
+            NoThreadError: the system has no thread left.
+        """
         self._spawn()
 
     def run(self) -> None:
@@ -51,6 +58,11 @@ class StreamWorkers:
         self._work(stays=True)
 
     def _spawn(self) -> None:
+        """Start a worker, unless one waits or there are as many as allowed.
+
+        Raises:
+            NoThreadError: no thread can be started, and there is no worker at all.
+        """
         with self._lock:
             if self._waiting or self._count >= self._limit:
                 return
@@ -60,12 +72,15 @@ class StreamWorkers:
         try:
             start_thread(daemon_thread(target=self._work, name=name))
         except NoThreadError as error:
-            _log.warning(
-                "no thread can be started, so new streams wait for the running ones: %s", error
-            )
             with self._lock:
                 self._count -= 1
                 self._waiting -= 1
+                alone = not self._count
+            if alone:
+                raise
+            _log.warning(
+                "no thread can be started, so new streams wait for the running ones: %s", error
+            )
 
     def _work(self, stays: bool = False) -> None:
         while True:
@@ -88,12 +103,29 @@ class StreamWorkers:
             self._spawn()
             try:
                 self._handle(stream)
-            except BaseException:  # such as SystemExit: this thread ends, and frees its place
+            except BaseException as error:  # such as SystemExit
                 with self._lock:
                     self._count -= 1
-                raise
+                if stays or self._has_successor():
+                    raise  # this thread ends, and has freed its place
+                stream.reset(error)
+                _log.warning(
+                    "a handler of streams ended with %r, and no thread can be started: its worker "
+                    "goes on",
+                    error,
+                )
+                with self._lock:
+                    self._count += 1
             with self._lock:
                 self._waiting += 1
+
+    def _has_successor(self) -> bool:
+        """Return whether the streams to come have another worker, started now if need be."""
+        try:
+            self._spawn()
+        except NoThreadError:
+            return False
+        return True
 
     def _handle(self, stream: Stream) -> None:
         try:

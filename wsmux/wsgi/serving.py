@@ -147,6 +147,9 @@ def serve(
         timeout: seconds of one wait for the other end; a stream that exceeds it is reset.
         scheme: the value of ``wsgi.url_scheme``.
 
+    Raises:
+        NoThreadError: the system has no thread left for the first request.
+
     Exceptions of the application are logged, and answered with 500 if nothing was sent yet;
     otherwise the stream is reset, so that a partial answer does not look complete.
     """
