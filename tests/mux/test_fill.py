@@ -142,3 +142,17 @@ def test_a_second_reader_does_not_get_what_the_first_one_waits_with(
         streams.far.read(1)
     streams.near.write(b"56789")
     assert reading.result(WAIT) == b"0123456789"
+
+
+def test_a_buffer_is_filled_where_the_wire_announces_less_than_the_configured_window(
+    spawn: Spawn,
+) -> None:
+    config = wsmux.Config(receive_window=4 * KIB * KIB)
+    data = pattern(2 * KIB * KIB, 1)
+    client, server = wsmux.pair(protocol="js-ws", config=config)
+    with client, server:
+        streams = open_pair(client, server)
+        streams.far.timeout = WAIT
+        writing = spawn(streams.near.write, data)
+        assert spawn(filled, streams.far, len(data)).result(WAIT / 2) == data
+        assert writing.result(WAIT) == len(data)

@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 import pytest
 
 import wsmux
-from wsmux.config import SMALLEST_WINDOW
+from wsmux.config import MAX_HEAD, SMALLEST_WINDOW
 from wsmux.mux.error_codes import ErrorCodeMap
 from wsmux.mux.ping import WirePings
 from wsmux.mux.stream_record import StreamRecord, write_closed
@@ -356,6 +356,26 @@ def test_a_new_stream_gets_the_smallest_window_from_so_much_unread_on(
     side = Side("wsmux", Role.CLIENT, receive_window=receive_window)
     side.table.unread = int(wsmux.Config().max_connection_buffer * PRESSURE) - short
     assert side.table.open(START).window == window
+
+
+@pytest.mark.parametrize(
+    ("name", "receive_window", "window"),
+    [
+        ("js-ws", 4 * 2**20, 2**20 - MAX_HEAD),
+        ("yamux", 2**27, 2**24),
+        ("yamux", 1, 2**18),
+        ("wsmux", 2**27, 2**27),
+        ("bymux", 2**27, 2**27),
+    ],
+)
+def test_the_window_of_a_stream_is_the_one_that_the_peer_gets(
+    name: str, receive_window: int, window: int
+) -> None:
+    ends = Ends(name, receive_window=receive_window)
+    (stream_id,) = ends.open(1)
+    record = ends.server.table.records[stream_id]
+    assert (record.window, record.low_water) == (window, window // 4)
+    assert ends.server.machine.peer_credit(stream_id) == ends.server.table.windows == window
 
 
 def test_a_new_stream_gets_the_smallest_window_from_so_many_bytes_of_windows_on() -> None:

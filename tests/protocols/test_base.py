@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from wsmux.config import Config
+from wsmux.config import MAX_HEAD, Config
 from wsmux.exceptions import LocalProtocolError
 from wsmux.protocols.base import (
     CODE_UNKNOWN,
@@ -20,7 +20,7 @@ from wsmux.protocols.base import (
 from wsmux.protocols.bymux import BymuxProtocol
 from wsmux.protocols.bymux_state import INFINITE, BymuxState, HalfState, StreamState
 from wsmux.protocols.events import OpenPermitted, StreamOpened
-from wsmux.protocols.native import JS_WS
+from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.yamux import YamuxProtocol
 
 from ..helpers.bymux_wire import quiet
@@ -32,6 +32,30 @@ WINDOW, TURN = 256 * 1024, 64 * 1024
 
 
 # What the peer may still send, as the peer itself counts it
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("size", [1, WINDOW, 2**20, 2**27])
+@pytest.mark.parametrize("dialect", [WSMUX_V1, JS_WS])
+def test_native_announces_the_window_that_it_says(dialect: Dialect, size: int, role: Role) -> None:
+    machine = native(role, dialect, receive_window=size)
+    announced = machine.announced_window(size)
+    assert machine.peer_credit(machine.open_stream()) == announced
+    assert announced == (min(size, 2**20 - MAX_HEAD) if dialect is JS_WS else size)
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("size", [1, WINDOW, 2**20, 2**27])
+@pytest.mark.parametrize("kind", [YamuxProtocol, BymuxProtocol])
+def test_others_announce_the_window_that_they_say(
+    kind: type[YamuxProtocol] | type[BymuxProtocol], size: int, role: Role
+) -> None:
+    pair = Pair(*[kind(each, Config(receive_window=size)) for each in Role])
+    pair.pump()
+    machine = pair[role]
+    announced = machine.announced_window(size)
+    assert machine.peer_credit(machine.open_stream()) == announced
+    assert announced == (min(max(size, WINDOW), 2**24) if kind is YamuxProtocol else size)
 
 
 def joined(wire: str) -> Pair:

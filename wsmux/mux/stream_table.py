@@ -196,13 +196,15 @@ class StreamTable:
         return record
 
     def _window(self) -> int:
-        config = self._config
+        """Return the window of a new stream: what the wire makes of the configured one."""
+        config, announced = self._config, self._protocol.announced_window
+        window = announced(config.receive_window)
         short = (
             self.unread >= config.max_connection_buffer * PRESSURE
             or process_memory.total >= config.max_process_buffer * PRESSURE
-            or not self.may_widen(config.receive_window)
+            or not self.may_widen(window)
         )
-        return min(config.receive_window, SMALLEST_WINDOW) if short else config.receive_window
+        return announced(min(config.receive_window, SMALLEST_WINDOW)) if short else window
 
     def may_widen(self, count: int) -> bool:
         """Return whether ``Config.max_window_bytes`` has room for so many bytes of a window."""

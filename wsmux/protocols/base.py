@@ -222,6 +222,10 @@ class MuxProtocol(ABC):
         Bytes may be sent as soon as there is credit.
         """
 
+    def announced_window(self, size: int) -> int:
+        """Return the window that the peer gets where one of ``size`` bytes is wanted."""
+        return size
+
     @abstractmethod
     def may_open(self) -> bool:
         """Return whether a stream may be opened now; if not, ``OpenPermitted`` tells when."""

@@ -654,12 +654,15 @@ class NativeProtocol(AckBacklogProtocol):
         self._control_message(stream.head, ACK, _UINT32.pack(size))
         return stream_id
 
-    def _window(self, size: int) -> int:
-        """Return the window to announce, which must then be announced at once."""
+    def announced_window(self, size: int) -> int:
         # js-ws sends one DATA as large as its credit, which must fit into a message here.
         if self.dialect.js_ws_quirks:
             size = min(size, self.config.max_message_size - MAX_HEAD)
-        return self._early.announce(size)
+        return size
+
+    def _window(self, size: int) -> int:
+        """Return the window to announce, which must then be announced at once."""
+        return self._early.announce(self.announced_window(size))
 
     def accept(self, stream_id: int, window: int) -> None:
         stream = self._streams.get(stream_id)

@@ -552,10 +552,13 @@ class YamuxProtocol(AckBacklogProtocol):
         self._announce(stream, SYN, self.config.receive_window if window is None else window)
         return stream_id
 
-    def _announce(self, stream: YamuxStream, flag: int, size: int) -> None:
+    def announced_window(self, size: int) -> int:
         # A peer may fill the window with one frame, so it must not exceed the size limit of a
         # frame.
-        extra = min(max(size, INITIAL_WINDOW), MAX_STREAM_WINDOW) - INITIAL_WINDOW
+        return min(max(size, INITIAL_WINDOW), MAX_STREAM_WINDOW)
+
+    def _announce(self, stream: YamuxStream, flag: int, size: int) -> None:
+        extra = self.announced_window(size) - INITIAL_WINDOW
         stream.window.widen(extra)
         self._control_frame(WINDOW, flag, stream.id, extra)
 
