@@ -12,16 +12,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 import wsmux
 from wsmux.protocols import native
+from wsmux.testing import FaultProxy
 from wsmux.transport import message_transport
 
 from ..helpers.carriers import IN_PROCESS, Carrier, Ends
 from ..helpers.connections import Spawn
-from ..helpers.inside import multiplexer_of, send_lock_of
+from ..helpers.inside import multiplexer_of, record_of, send_lock_of
 from ..helpers.joined_streams import fill, open_pair, write_on
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT, pattern
@@ -30,6 +32,12 @@ from ..helpers.waiting import polls, wait_for, wait_for_reader, wait_for_writer
 from ..helpers.wires import NAMES, wire_of
 
 WINDOW = wsmux.Config().receive_window
+
+
+def credit_of(stream: wsmux.Stream) -> int:
+    multiplexer = multiplexer_of(stream.connection)
+    with multiplexer.mutex:
+        return multiplexer.credit_locked(record_of(stream))
 
 
 def ended(call: Callable[[], object]) -> wsmux.ConnectionClosed:
@@ -181,6 +189,51 @@ def test_close_never_waits_longer_than_told(protocol: str) -> None:
         connection.close(timeout=0.05)
         assert 0.05 <= time.monotonic() - start < WAIT / 2
         assert connection.wait_closed(0)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["close", "begin_close"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_close_sends_what_is_queued_within_the_time_that_it_is_given(
+    spawn: Spawn, resume: bool, begun: bool
+) -> None:
+    """It is longer than the config gives, and the peer reads only after that."""
+    read = []
+
+    def count(stream: wsmux.Stream) -> None:
+        with suppress(wsmux.ConnectionClosedOK):
+            while chunk := stream.read(65536):
+                read.append(len(chunk))
+
+    wide = wsmux.Config(receive_window=2**24, max_connection_buffer=2**26)
+    with (
+        wsmux.serve(stream_handler=count, config=wide, resume=resume) as server,
+        FaultProxy(server.port) as proxy,
+    ):
+        client = wsmux.connect(
+            proxy.url,
+            config=wsmux.Config(close_timeout=0.3),
+            resume=resume,
+            sockopt=[(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)],
+        )
+        stream = client.open_stream(timeout=WAIT)
+        wait_for(lambda: credit_of(stream) > 2**23)
+        wait_for(lambda: server.connections)
+        (peer,) = server.connections
+        proxy.freeze("up")
+        stream.timeout = 0.2
+        with pytest.raises(wsmux.WriteTimeout) as error:
+            stream.write(bytes(2**23))
+        if begun:
+            client.begin_close()
+        closing = spawn(client.close, WAIT)
+        wait_for(lambda: client.closed)
+        time.sleep(0.6)
+        assert not closing.done()
+        proxy.thaw()
+        closing.result(WAIT)
+        assert peer.wait_closed(WAIT)
+        wait_for(lambda: sum(read) == error.value.bytes_written)
+        assert (peer.close_code, client.close_code) == (1000, 1000)
 
 
 @pytest.mark.parametrize("carrier", [c for c in IN_PROCESS if c.answers_a_close], ids=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -261,6 +262,30 @@ def test_a_close_in_it_takes_no_longer_than_told() -> None:
         ends.client.close(0.05)
         assert ends.client.wait_closed(WAIT)
         assert ends.client.close_code == 1000
+
+
+@pytest.mark.parametrize("handed_over", [False, True], ids=["queued", "in the socket"])
+def test_a_close_in_it_has_the_time_that_it_is_told(handed_over: bool) -> None:
+    """It is longer than the config gives, for what was in the socket of the lost carrier, too."""
+    with pair(config=wsmux.Config(close_timeout=0.3)) as ends:
+        ours, theirs = joined(ends)
+        if handed_over:
+            ends.proxy.freeze("up")
+        else:
+            ends.outage()
+        ours.write(b"last words")
+        ours.close_write()
+        closing = in_thread(ends.client.close, WAIT, code=1000, reason="enough")
+        wait_for(lambda: ends.client.closed)
+        time.sleep(0.6)
+        if handed_over:
+            ends.proxy.reset()
+            ends.proxy.thaw()
+        ends.over()
+        assert theirs.read() == b"last words"
+        closing.result(WAIT)
+        assert ends.server.wait_closed(WAIT)
+        assert (ends.server.close_code, ends.server.close_reason) == (1000, "enough")
 
 
 def test_it_is_explained() -> None:

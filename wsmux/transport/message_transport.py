@@ -344,6 +344,7 @@ class MessageTransport:
         self.pings = framing.has_controls
         self.close_notice = False
         self._give_up: float | None = None  # end of the time for the closing handshake
+        self._sends_rest = False  # the close frame is queued after data, which is still sent
         self._sends_first = False  # that time begins anew when all is sent, see keep_sending_locked
         self._reported = 0  # allocated bytes last reported to the process-wide sum
         self._saves = False  # memory is short: a small read buffer is used
@@ -446,12 +447,17 @@ class MessageTransport:
     def close(self, code: int, reason: str, deadline: Deadline) -> None:
         """Send what is queued and a close frame, and wait for the peer's until the deadline.
 
-        The first error is kept: closing again only waits.
+        The first error is kept: closing again only waits, but gives more time to what is queued.
         """
         with self.mutex:
             if isinstance(self.error, ForkedError):
                 return
             ticket = self.close_locked(code, reason)
+            until, given_up = deadline.at, self._give_up
+            later = until is None or (given_up is not None and until > given_up)
+            sends = self._sends_rest and (self.queue.has_output() or self.unacknowledged())
+            if later and sends:
+                self.keep_sending_locked(until)
         self.flush(ticket, deadline)
         if not self._finished.wait(deadline.remaining()):
             self.abort()
@@ -475,7 +481,8 @@ class MessageTransport:
         """Give queued frames until then, ``None`` without end, before the closing handshake.
 
         To be called after ``close_locked``, which gives both together ``Config.close_timeout``.
-        From when all is sent, the peer has that for its part of the closing handshake.
+        From when all is sent, the peer has that for its part of the closing handshake. A resumable
+        transport has not sent what is not acknowledged.
         """
         self._sends_first = True
         if until is not None:
@@ -549,6 +556,7 @@ class MessageTransport:
         ticket = 0
         if not self.queue.closed:
             messages: list[Message] = [(encode_close(code, reason), b"")]
+            self._sends_rest = last
             if last:
                 ticket = self.queue.add_data_locked(messages, Opcode.CLOSE)
             else:
@@ -657,7 +665,7 @@ class MessageTransport:
             return True
         if self.queue.has_output():
             return False
-        if self._sends_first:
+        if self._sends_first and not self.unacknowledged():
             self._sends_first = False
             self._give_up = min(self._give_up or NEVER, now + self.config.close_timeout)
         server = self.role is Role.SERVER  # first to close the TCP connection: RFC 6455, 7.1.1
@@ -839,6 +847,7 @@ class MessageTransport:
                 # The peer reads nothing any more, so queued data cannot be delivered.
                 self.queue.drop_data_locked()
                 self._queue_close_locked(code, "", last=False)
+            self._sends_rest = False
             self._give_up = clock.monotonic() + LINGER
 
     # What a transport does otherwise that outlives its socket; see ``ResumableTransport``

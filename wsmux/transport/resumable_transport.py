@@ -195,7 +195,7 @@ class ResumableTransport(MessageTransport):
             return True
         # Closing: the peer must still get what was written before.
         due = self.session.unacknowledged() or self.queue.has_output()
-        return bool(due) and self._give_up is not None and clock.monotonic() < self._give_up
+        return bool(due) and (self._give_up is None or clock.monotonic() < self._give_up)
 
     # The I/O thread, with a carrier
 
