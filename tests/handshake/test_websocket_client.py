@@ -19,6 +19,7 @@ import pytest
 from flask import Flask
 
 import wsmux
+from wsmux.handshake.tcp import Watch
 from wsmux.handshake.websocket_client import shake_hands
 from wsmux.runtime.deadline import Deadline
 
@@ -575,6 +576,12 @@ def test_refused_connection_is_an_oserror() -> None:
         wsmux.connect(f"ws://127.0.0.1:{free_port()}", timeout=WAIT)
 
 
+@pytest.mark.parametrize("url", ["ws://localhost:{}", "tcp://localhost:{}"])
+def test_a_refused_connection_names_the_address_that_was_tried(url: str) -> None:
+    with pytest.raises(ConnectionRefusedError, match=r" \((127\.0\.0\.1|::1)\)"):
+        wsmux.connect(url.format(free_port()), timeout=WAIT)
+
+
 def test_unresolvable_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -756,6 +763,42 @@ def test_socks5_proxy_is_held_to_the_deadline() -> None:
             wsmux.connect("ws://localhost:1", **socks(port, timeout=SHORT))
         assert not done.is_set()
         done.set()
+
+
+@pytest.mark.parametrize("watch", [None, lambda _: None], ids=["unwatched", "watched"])
+def test_tls_has_no_more_time_than_tcp_has_left(
+    monkeypatch: pytest.MonkeyPatch, watch: Watch | None
+) -> None:
+    """However long it took to connect, whoever answers nothing then is given up in time."""
+    left: list[float | None] = []
+    connect = socket.socket.connect
+
+    def connecting(sock: socket.socket, address: Any) -> None:
+        time.sleep(SHORT)
+        connect(sock, address)
+
+    def do_handshake(sock: ssl.SSLSocket) -> None:
+        left.append(sock.gettimeout())
+        raise TimeoutError("the handshake operation timed out")
+
+    monkeypatch.setattr(socket.socket, "connect", connecting)
+    monkeypatch.setattr(ssl.SSLSocket, "do_handshake", do_handshake)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(TimeoutError, match="no answer from wss://127.0.0.1"),
+    ):
+        shake_hands(
+            f"wss://127.0.0.1:{listener.getsockname()[1]}/",
+            subprotocols=[],
+            headers=None,
+            deadline=Deadline(WAIT),
+            max_size=10000,
+            options={},
+            watch=watch,
+        )
+    (timeout,) = left
+    assert timeout is not None
+    assert 0 < timeout <= WAIT - SHORT
 
 
 # A handshake that another thread watches

@@ -76,7 +76,7 @@ def open_watched(
     """Return a socket connected to one of a host's addresses; ``watch`` sees each one before.
 
     Raises:
-        OSError: none of them could be connected; the error is of the last one.
+        OSError: none of them could be connected; the error is of the last one, which it names.
     """
     failure: OSError | None = None
     found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -93,6 +93,7 @@ def open_watched(
             sock.connect(address)
         except OSError as error:
             sock.close()
+            error.remote_ip = str(address[0])  # type: ignore[attr-defined]  # for ``not_connected``
             failure = error
         except BaseException:
             sock.close()

@@ -210,8 +210,8 @@ def _connect(
     passed.setdefault("http_proxy_timeout", deadline.remaining())
     passed.setdefault("suppress_origin", passed.get("origin") is None)
     with _mapped_errors(url, client, subprotocols):
-        if client.watch is not None and not _proxied(url, passed):
-            passed["socket"] = _open(client, url, client.watch, deadline)
+        if not _proxied(url, passed):
+            passed["socket"] = _open(client, url, deadline)
         try:
             client.connect(  # type: ignore[no-untyped-call]
                 url,
@@ -236,22 +236,25 @@ def _proxied(url: str, options: Mapping[str, Any]) -> bool:
     return bool(get_proxy_info(hostname, secure, *given)[0])
 
 
-def _open(client: _Client, url: str, watch: Watch, deadline: Deadline) -> socket.socket:
-    """Return a socket that is connected, with TLS if the URL says so, and watched meanwhile."""
+def _open(client: _Client, url: str, deadline: Deadline) -> socket.socket:
+    """Return a socket that is connected, with TLS if the URL says so, and watched meanwhile.
+
+    websocket-client would give TCP and TLS the whole time each, and show nobody the socket before.
+    """
+    watch = client.watch
     hostname, port, _, secure = parse_url(url)
     socket_options = (*DEFAULT_SOCKET_OPTION, *client.sock_opt.sockopt)
     try:
         sock = open_watched(hostname, port, watch, deadline, socket_options)
     except socket.gaierror as error:
         raise websocket.WebSocketAddressException(error) from error
-    except OSError as error:
-        error.remote_ip = hostname  # type: ignore[attr-defined]  # as websocket-client marks it
-        raise
     try:
         if secure:
             options = {**client.sock_opt.sslopt, "do_handshake_on_connect": False}
             wrapped = sock = _ssl_socket(sock, options, hostname)
-            watch(sock)
+            if watch is not None:
+                watch(sock)
+            sock.settimeout(deadline.remaining())
             wrapped.do_handshake()
     except BaseException:
         sock.close()

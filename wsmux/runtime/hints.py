@@ -110,7 +110,7 @@ def check_url(url: str, *schemes: str) -> str:
 
 def not_connected(url: str, error: OSError) -> OSError:
     """Return an error with the same errno, and thus of the same class, that names the URL."""
-    address = getattr(error, "remote_ip", "")  # set by websocket-client; the proxy's, if any
+    address = getattr(error, "remote_ip", "")  # of the last attempt; a proxy's, if there is one
     tried = f" ({address})" if address and address not in url else ""
     text = f"cannot connect to {url}{tried}: {error.strerror or error}"
     if error.errno is None:
