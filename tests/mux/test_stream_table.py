@@ -79,6 +79,24 @@ def name(request: pytest.FixtureRequest) -> str:
     return chosen
 
 
+# Ids that a peer uses again
+
+
+@pytest.mark.parametrize("name", ["yamux", "bymux"])
+def test_errors_name_the_id_that_users_see(name: str) -> None:
+    ends = Ends(name)
+    (stream_id,) = ends.open(1)
+    record = ends.server.table.records[stream_id]
+    record.id += 2**64
+    assert record.number == stream_id
+    wakes: list[Parker] = []
+    ends.server.table.shed(record, "as the test asked", wakes)
+    assert record.read_failure is not None
+    error = record.read_failure()
+    assert isinstance(error, wsmux.StreamError)
+    assert error.stream_id == stream_id
+
+
 # How many
 
 

@@ -40,6 +40,7 @@ from ..helpers.yamux_wire import (
     data_frame,
     head,
     opened,
+    snapshot,
     window,
     yamux,
     yamux_pair,
@@ -234,17 +235,59 @@ def test_syn_with_rst_opens_nothing() -> None:
 
 def test_an_id_may_be_used_again_after_its_end() -> None:
     machine = yamux(Role.SERVER)
-    machine.receive_data(window(1, 0, SYN))
-    machine.refuse(1, 0)
-    machine.events()
-    machine.receive_data(window(1, 0, SYN))
-    assert machine.events() == [StreamOpened(1)]
+    for number in (0, 1, 2):
+        machine.receive_data(window(1, 0, SYN))
+        stream_id = 1 + number * 2**64
+        assert machine.events() == [StreamOpened(stream_id)]
+        machine.refuse(stream_id, 0)
+        assert machine.events() == [StreamFinished(stream_id)]
+        outbox(machine)
+
+
+def test_late_calls_do_not_reach_the_next_stream_of_an_id() -> None:
+    machine, old = opened(Role.SERVER, local=False)
+    machine.receive_data(data_frame(old, b"abc", FIN))
+    machine.close_write(old, 0.0)
+    machine.receive_data(window(1, 0, SYN) + data_frame(1, b"xy"))
+    new = old + 2**64
+    machine.refuse(old, 9)  # neither before it is taken nor afterwards
+    machine.accept(new, INITIAL)
+    assert machine.events()[-2:] == [StreamOpened(new), DataReceived(new, b"xy")]
+    outbox(machine)
+    before = snapshot(machine)
+    machine.consumed(old, 3)
+    machine.refuse(old, 9)
+    machine.close_read(old)
+    machine.close_write(old, 0.0)
+    machine.reset_write(old, 9)
+    machine.reset_read(old, 9)
+    assert (machine.credit(old), machine.peer_credit(old)) == (0, None)
+    assert snapshot(machine) == before
+    assert outbox(machine) == []
+
+
+def test_frames_of_a_stream_whose_id_was_used_again_have_that_id() -> None:
+    machine, old = opened(Role.SERVER, local=False)
+    machine.receive_data(window(old, 0, RST) + window(old, 0, SYN))
+    new = old + 2**64
+    machine.accept(new, INITIAL)
+    assert outbox(machine) == [window(1, 0, ACK)]
+    machine.receive_data(data_frame(1, bytes(INITIAL)))
+    machine.send_data(new, b"abc")
+    machine.consumed(new, INITIAL)
+    machine.close_write(new, 0.0)
+    machine.reset_read(new, 9)
+    assert sorted(outbox(machine)) == sorted(
+        [window(1, INITIAL), data_frame(1, b"abc"), window(1, 0, FIN), window(1, 9, RST)]
+    )
+    assert machine.open_streams() == 0
 
 
 def test_ids_of_the_peer_may_fall() -> None:
+    """One below the highest counts as used before: which were is not kept."""
     machine = yamux(Role.SERVER)
     machine.receive_data(window(9, 0, SYN) + window(3, 0, SYN))
-    assert machine.events() == [StreamOpened(9), StreamOpened(3)]
+    assert machine.events() == [StreamOpened(9), StreamOpened(3 + 2**64)]
 
 
 def test_streams_beyond_the_limit_are_reset() -> None:

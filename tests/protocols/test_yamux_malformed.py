@@ -335,7 +335,7 @@ FLAG_ROWS = [
     Row("new", False, "open", "drop", "drop", "drop"),
     Row("new", True, "broken", "drop", "drop", "drop"),
     Row("finished", True, "broken", "drop", "drop", "drop"),
-    Row("theirs finished", False, "open", "drop", "drop", "drop"),
+    Row("theirs finished", False, "open again", "drop", "drop", "drop"),
     Row("reset here", True, "broken", "drop", "drop", "drop"),
     Row("going away", False, "refuse", "drop", "drop", "drop"),
 ]
@@ -360,6 +360,7 @@ def flag_end(effect: str, row: Row, stream_id: int, body: bytes) -> Broken | Tak
         "drop": Taken(adds={"_late_allowance": -len(body)}),
         "nothing": IGNORED,
         "open": Taken((StreamOpened(stream_id),)),
+        "open again": Taken((StreamOpened(stream_id + 2**64),)),
         "refuse": Taken(sends=(window(stream_id, 0, RST),)),
     }
     return ends[effect]
@@ -430,7 +431,7 @@ def openings() -> Iterator[Case]:
             for stream_id in (theirs, theirs + 100, highest):
                 name = f"{NAMES[kind]} opens {stream_id} out of order, {role}"
                 start = "new" if stream_id != theirs else "theirs finished"
-                fresh = Taken((StreamOpened(stream_id),))
+                fresh = Taken((StreamOpened(stream_id if start == "new" else stream_id + 2**64),))
                 yield Case(name, start, head(kind, SYN, stream_id, length), fresh, role)
             for start in ("one at most", "going away"):
                 refused = Taken(sends=(window(theirs + 2, 0, RST),))

@@ -17,7 +17,7 @@ from ..runtime.parking import Waiter
 from ..transport.message_transport import Outage
 from .multiplexer import Multiplexer
 from .stats import Cause, Finding, HalfStatus, StreamStats, Wait
-from .stream_record import MAX_ID, StreamRecord, read_closed, write_closed
+from .stream_record import StreamRecord, read_closed, write_closed
 
 __all__ = ["Look", "Names", "findings", "look", "thread_names"]
 
@@ -119,7 +119,7 @@ def _stream_locked(
 ) -> StreamStats:
     reader, writer = record.reader, record.writer
     return StreamStats(
-        id=record.id & MAX_ID,
+        id=record.number,
         opened_here=not record.peer_opened,
         accepted=record.accepted,
         reading=_reading(record),

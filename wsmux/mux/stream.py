@@ -22,7 +22,7 @@ from ..runtime.interrupts import is_interrupt
 from ..runtime.parking import Parker
 from .multiplexer import Multiplexer
 from .receive_buffer import ByteQueue
-from .stream_record import MAX_ID, Failure, StreamRecord, read_closed, write_closed
+from .stream_record import Failure, StreamRecord, read_closed, write_closed
 from .stream_socket import as_socket
 
 if TYPE_CHECKING:
@@ -128,13 +128,14 @@ class Stream(io.RawIOBase):
         record = self._record
         state = "closed" if record.closed else "open"
         return (
-            f"<Stream {record.id} {state} unread={record.buffer.size} of {self._connection.name}>"
+            f"<Stream {record.number} {state} unread={record.buffer.size} "
+            f"of {self._connection.name}>"
         )
 
     @property
     def id(self) -> int:
         """The id on the wire; its parity shows which side opened the stream."""
-        return self._record.id & MAX_ID
+        return self._record.number
 
     @property
     def connection(self) -> Connection:
@@ -261,7 +262,7 @@ class Stream(io.RawIOBase):
         transport = multiplexer.transport
         multiplexer.check_forked_locked()
         if record.reading:
-            raise ConcurrencyError(f"another thread is reading stream {record.id}")
+            raise ConcurrencyError(f"another thread is reading stream {record.number}")
         enough = min(enough, record.low_water)
         while not (record.buffer.size >= enough and wanted):
             if record.buffer.size and (record.ended or transport.error is not None):
@@ -275,7 +276,7 @@ class Stream(io.RawIOBase):
             if deadline.expired():
                 if record.buffer.size:
                     break
-                raise TimeoutError(f"read of stream {record.id} timed out")
+                raise TimeoutError(f"read of stream {record.number} timed out")
             record.reading, record.enough = True, enough
             try:
                 transport.wait_locked(record.reader, transport.mutex, deadline)
@@ -321,7 +322,8 @@ class Stream(io.RawIOBase):
                     part = memoryview(bytes(part[: multiplexer.config.max_frame_size]))
                 with transport.mutex:
                     if record.writing and not more:
-                        raise ConcurrencyError(f"another thread is writing to stream {record.id}")
+                        text = f"another thread is writing to stream {record.number}"
+                        raise ConcurrencyError(text)
                     failure, sent, ticket = None, 0, None
                     if record.write_failure is None and transport.error is None:
                         changing = True
@@ -334,7 +336,7 @@ class Stream(io.RawIOBase):
                 if failure is not None:
                     raise failure()
                 if more and not sent:
-                    raise WriteTimeout(record.id, written, size)
+                    raise WriteTimeout(record.number, written, size)
                 transport.flush(
                     ticket,
                     deadline,
@@ -459,7 +461,7 @@ class Stream(io.RawIOBase):
         """
         multiplexer, record = self._multiplexer, self._record
         number = multiplexer.code_for(code)
-        failure = partial(StreamReset, record.id, number, "local")
+        failure = partial(StreamReset, record.number, number, "local")
 
         def reset(wakes: list[Parker]) -> None:
             multiplexer.reset_locked(record, number, failure, wakes)

@@ -8,9 +8,10 @@ from ..runtime.parking import Parker, Waiter
 from ..transport.fair_queue import FlowState
 from .receive_buffer import ByteQueue
 
-__all__ = ["MAX_ID", "Failure", "StreamRecord", "read_closed", "write_closed"]
+__all__ = ["Failure", "StreamRecord", "read_closed", "write_closed"]
 
-# Bymux reuses ids: higher bits distinguish streams that shared one. Users see the low 64 bits.
+# Peers of yamux and bymux reuse ids: higher bits distinguish streams that shared one. Users see the
+# low 64 bits.
 MAX_ID = 2**64 - 1
 
 # Makes a new exception each time: threads must not share a traceback. It may run application code,
@@ -77,6 +78,11 @@ class StreamRecord:
         self.heard: float | None = None  # when bytes last arrived
         self.accepted = not peer_opened
         self.offered_at: float | None = None  # when it entered the accept queue
+
+    @property
+    def number(self) -> int:
+        """The id that users see."""
+        return self.id & MAX_ID
 
     def set_window(self, window: int) -> None:
         """Set the window, and the number of bytes for which a reader may wait.

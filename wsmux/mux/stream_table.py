@@ -83,7 +83,7 @@ class HalfOpenReaper:
                 self._tell(record, wakes)
                 yield record
             elif record.quiet > 2 * LOOKS + 1:
-                text = f"stream {record.id} was reset, and the peer does not end its half"
+                text = f"stream {record.number} was reset, and the peer does not end its half"
                 raise FrameError(text, CloseCode.POLICY_VIOLATION)
 
     def _peer_is_to_move(self, record: StreamRecord) -> bool:
@@ -97,7 +97,7 @@ class HalfOpenReaper:
 
     def _tell(self, record: StreamRecord, wakes: list[Parker]) -> None:
         detail = f"half open and still for Config.half_open_timeout = {self._half_open} s"
-        failure = partial(StreamReset, record.id, self._protocol.refused_code, "local", detail)
+        failure = partial(StreamReset, record.number, self._protocol.refused_code, "local", detail)
         record.fail_read(failure, wakes)
         record.fail_write(failure, wakes)
 
@@ -173,7 +173,7 @@ class StreamTable:
             if stream.write_closed:
                 record.write_failure = write_closed
             elif stream.write_stopped:
-                record.write_failure = partial(StreamWriteClosed, record.id)
+                record.write_failure = partial(StreamWriteClosed, record.number)
             self.records[record.id] = record
             self._peer_streams += stream.peer_opened
             self.idle_since = None
@@ -255,7 +255,7 @@ class StreamTable:
         record.closed = True
         self.drop_unread(record)
         failure = partial(
-            StreamReset, record.id, CODE_UNKNOWN, "local", "dropped, or interrupted in a read"
+            StreamReset, record.number, CODE_UNKNOWN, "local", "dropped, or interrupted in a read"
         )
         # An interrupt may end this anywhere; the I/O thread then repeats all of it.
         if record.write_failure is None:
@@ -349,7 +349,7 @@ class StreamTable:
         side: Side = "local" if event.local else "remote"
         self.drop_unread(record)
         record.fail_read(
-            partial(self._reasons.error, record.id, event.code, side, event.detail), self._wakes
+            partial(self._reasons.error, record.number, event.code, side, event.detail), self._wakes
         )
         if not record.accepted:
             self._withdraw(record)
@@ -358,15 +358,15 @@ class StreamTable:
         record = self.records[event.stream_id]
         self._fail_write(
             record,
-            partial(StreamWriteClosed, record.id)
+            partial(StreamWriteClosed, record.number)
             if event.code is None
-            else partial(self._reasons.error, record.id, event.code, "remote", ""),
+            else partial(self._reasons.error, record.number, event.code, "remote", ""),
             self._wakes,
         )
 
     def _stream_rejected(self, event: ev.StreamRejected) -> None:
         record = self.records[event.stream_id]
-        failure = partial(StreamRefused, record.id, event.code, event.detail)
+        failure = partial(StreamRefused, record.number, event.code, event.detail)
         self.drop_unread(record)
         record.fail_read(failure, self._wakes)
         self._fail_write(record, failure, self._wakes)
@@ -462,7 +462,7 @@ class StreamTable:
 
     def shed(self, record: StreamRecord, detail: str, wakes: list[Parker]) -> None:
         """Reset a stream that holds too many unread bytes, naming the limit."""
-        failure = partial(self._reasons.error, record.id, CODE_OVERFLOW, None, detail)
+        failure = partial(self._reasons.error, record.number, CODE_OVERFLOW, None, detail)
         record.fail_read(failure, wakes)
         self._fail_write(record, failure, wakes)
         self.reset(record, CODE_OVERFLOW)

@@ -4,7 +4,8 @@ Decisions where the specification is silent, or where this machine is stricter o
 others:
 
 - Client streams are 1, 3, 5..., server streams 2, 4, 6...; our ids only increase. The peer may
-  reuse an id once its stream has ended, but not before.
+  reuse an id once its stream has ended, but not before; for the owner such a stream is called
+  id + n * 2^64, for a new n, so that no late call reaches it.
 - Both sides begin with 256 KiB of credit and can only add to it: a smaller ``receive_window``
   cannot be announced, and counts as 256 KiB; one above 16 MiB counts as 16 MiB. Windows grow.
 - ``open_stream`` and ``accept`` send an empty window update with SYN or ACK, and no call waits for
@@ -190,12 +191,18 @@ _DATA, _PING, _GO_AWAY = int(Type.DATA), int(Type.PING), int(Type.GO_AWAY)
 
 
 class YamuxStream:
-    """Hold one stream; both sides begin with 256 KiB of credit."""
+    """Hold one stream; both sides begin with 256 KiB of credit.
 
-    __slots__ = ("answered", "credit", "early", "id", "local", "read", "window", "write")
+    Attributes:
+        id: the owner's id of the stream.
+        wire_id: the id in frames.
+    """
 
-    def __init__(self, stream_id: int, local: bool) -> None:
+    __slots__ = ("answered", "credit", "early", "id", "local", "read", "window", "wire_id", "write")
+
+    def __init__(self, stream_id: int, wire_id: int, local: bool) -> None:
         self.id = stream_id
+        self.wire_id = wire_id
         self.local = local
         self.answered = not local  # the peer has sent something on it
         self.early: list[Event] | None = None if local else []  # until the owner has decided
@@ -316,8 +323,12 @@ class YamuxProtocol(AckBacklogProtocol):
     def __init__(self, role: Role, config: Config) -> None:
         super().__init__(role, config)
         self._next_id = 1 if role is Role.CLIENT else 2
-        self._streams: dict[int, YamuxStream] = {}
-        self._offered: dict[int, YamuxStream] = {}  # neither accepted nor refused; may have ended
+        self._peer_highest = 0
+        self._reused = 0
+        self._streams: dict[int, YamuxStream] = {}  # by the owner's ids
+        self._active: dict[int, YamuxStream] = {}  # by their ids on the wire
+        # By their ids on the wire: neither accepted nor refused; may have ended.
+        self._offered: dict[int, YamuxStream] = {}
         self._lingering: dict[int, float] = {}  # closed here: when they are reset
         self._peer_streams = 0
         self._refusing = False
@@ -346,11 +357,11 @@ class YamuxProtocol(AckBacklogProtocol):
 
     def _plain(self, view: memoryview, position: int) -> int:
         """Process a frame that only carries data; return its end, or 0 for any other frame."""
-        stream_id, start, end = self._reader.plain(view, position)
-        stream = self._streams.get(stream_id)
+        wire_id, start, end = self._reader.plain(view, position)
+        stream = self._active.get(wire_id)
         if stream is None or not stream.receive(end - start):
             return 0
-        self._events.append(_new(DataReceived, (stream_id, bytes(view[start:end]))))
+        self._events.append(_new(DataReceived, (stream.id, bytes(view[start:end]))))
         return end
 
     def _frame(self, view: memoryview, position: int) -> int:
@@ -370,16 +381,16 @@ class YamuxProtocol(AckBacklogProtocol):
 
     def _announced(self, head: Head) -> None:
         """Refuse a frame that breaks a rule; decide whether the body of any other is kept."""
-        stream_id = head.stream_id
-        stream = self._streams.get(stream_id)
-        foreign = (stream_id - self._next_id) % 2
-        may_open = (stream is None and stream_id not in self._offered) if foreign else None
+        wire_id = head.stream_id
+        stream = self._active.get(wire_id)
+        foreign = (wire_id - self._next_id) % 2
+        may_open = (stream is None and wire_id not in self._offered) if foreign else None
         check(head, stream, may_open, self._late_allowance)
         self._head = head
         self._keep = bool(head.flags & SYN) or (stream is not None and stream.read is READING)
 
     def _apply(self, head: Head, body: bytes) -> None:
-        _, kind, flags, stream_id, length = head
+        _, kind, flags, wire_id, length = head
         if kind == PING:
             if not self._pings.received(flags, length, self.now):
                 self._note_empty()
@@ -390,9 +401,9 @@ class YamuxProtocol(AckBacklogProtocol):
         elif kind == GO_AWAY:
             self._receive_go_away(length)
         else:
-            if flags & SYN and not self._opened_by_peer(kind, flags, stream_id, length):
+            if flags & SYN and not self._opened_by_peer(kind, flags, wire_id, length):
                 return
-            stream = self._streams.get(stream_id)
+            stream = self._active.get(wire_id)
             if stream is not None:
                 self._receive(stream, kind, flags, length, body)
             else:
@@ -439,7 +450,7 @@ class YamuxProtocol(AckBacklogProtocol):
         if not usable and stream.write is WRITING:
             self._emit(stream, CreditGranted(stream.id))
 
-    def _opened_by_peer(self, kind: int, flags: int, stream_id: int, length: int) -> bool:
+    def _opened_by_peer(self, kind: int, flags: int, wire_id: int, length: int) -> bool:
         """Register a stream; return whether it was accepted."""
         if flags & RST:
             self._note_empty()
@@ -447,14 +458,24 @@ class YamuxProtocol(AckBacklogProtocol):
         self.floods.opened()
         if self._refusing or max(self._peer_streams, len(self._offered)) >= self.config.max_streams:
             self.floods.solicited(self.now)
-            self._control_frame(WINDOW, RST, stream_id, self.refused_code)
+            self._control_frame(WINDOW, RST, wire_id, self.refused_code)
             self._late_allowance += INITIAL_WINDOW - (length if kind == DATA else 0)
             return False
-        stream = YamuxStream(stream_id, local=False)
-        self._streams[stream_id] = self._offered[stream_id] = stream
+        stream_id = wire_id
+        if wire_id > self._peer_highest:
+            self._peer_highest = wire_id
+        else:
+            self._reused += 1
+            stream_id += self._reused << 64
+        self._offered[wire_id] = self._add(stream_id, wire_id, local=False)
         self._peer_streams += 1
         self._events.append(StreamOpened(stream_id))
         return True
+
+    def _add(self, stream_id: int, wire_id: int, local: bool) -> YamuxStream:
+        stream = YamuxStream(stream_id, wire_id, local)
+        self._streams[stream_id] = self._active[wire_id] = stream
+        return stream
 
     def _peer_reset(self, stream: YamuxStream, code: int) -> None:
         for event in reset_events(stream, code):
@@ -489,7 +510,7 @@ class YamuxProtocol(AckBacklogProtocol):
         self._forget(stream)
 
     def _forget(self, stream: YamuxStream) -> None:
-        del self._streams[stream.id]
+        del self._streams[stream.id], self._active[stream.wire_id]
         self._lingering.pop(stream.id, None)
         self._peer_streams -= not stream.local
         self._growth.ended(stream.window)
@@ -509,18 +530,18 @@ class YamuxProtocol(AckBacklogProtocol):
         answers = self._pings.take_answers() if self._pings.answers else []
         return answers + super().control_to_send()
 
-    def _control_frame(self, kind: int, flags: int, stream_id: int, length: int) -> None:
-        self._control.append((encode_head(kind, flags, stream_id, length), b""))
+    def _control_frame(self, kind: int, flags: int, wire_id: int, length: int) -> None:
+        self._control.append((encode_head(kind, flags, wire_id, length), b""))
 
     def _return_credit(self, stream: YamuxStream, count: int) -> None:
         if count:
-            self._control_frame(WINDOW, 0, stream.id, count)
+            self._control_frame(WINDOW, 0, stream.wire_id, count)
 
     def _reset(self, stream: YamuxStream, code: int) -> None:
         if not 0 <= code <= MAX_UINT32:
             raise LocalProtocolError(f"a reset of yamux carries 32 bits, not the code {code}")
         lane = self._control if stream.write is WRITING else self._data
-        lane.append((encode_head(WINDOW, RST, stream.id, code), b""))
+        lane.append((encode_head(WINDOW, RST, stream.wire_id, code), b""))
         self._void(stream, WriteInput.RESET, ReadInput.STOP)
 
     # Calls
@@ -547,7 +568,7 @@ class YamuxProtocol(AckBacklogProtocol):
         if stream_id > MAX_UINT32:
             raise StreamsExhausted(31)
         self._next_id += 2
-        stream = self._streams[stream_id] = YamuxStream(stream_id, local=True)
+        stream = self._add(stream_id, stream_id, local=True)
         self._opening()
         self._announce(stream, SYN, self.config.receive_window if window is None else window)
         return stream_id
@@ -560,11 +581,11 @@ class YamuxProtocol(AckBacklogProtocol):
     def _announce(self, stream: YamuxStream, flag: int, size: int) -> None:
         extra = self.announced_window(size) - INITIAL_WINDOW
         stream.window.widen(extra)
-        self._control_frame(WINDOW, flag, stream.id, extra)
+        self._control_frame(WINDOW, flag, stream.wire_id, extra)
 
     def accept(self, stream_id: int, window: int) -> None:
         """Accept a stream and announce at least 256 KiB; its held-back events are reported."""
-        stream = self._offered.pop(stream_id)
+        stream = self._offered.pop(stream_id & MAX_UINT32)
         if stream_id in self._streams:
             self._announce(stream, ACK, window)
             self._postpone((stream_id, stream.window.size, INITIAL_WINDOW))
@@ -572,9 +593,12 @@ class YamuxProtocol(AckBacklogProtocol):
         stream.early = None
 
     def refuse(self, stream_id: int, code: int) -> None:
-        offered = self._offered.pop(stream_id, None)
-        if offered is not None:
+        offered = self._offered.get(stream_id & MAX_UINT32)
+        if offered is not None and offered.id == stream_id:
+            del self._offered[offered.wire_id]
             offered.early = None
+        else:
+            offered = None
         stream = self._streams.get(stream_id)
         if stream is not None:
             self.floods.solicited(self.now)
@@ -596,7 +620,7 @@ class YamuxProtocol(AckBacklogProtocol):
         if size:
             credit.spend(size)
             body = data if size == len(data) else data[:size]
-            self._data.append((encode_head(DATA, 0, stream_id, size), body))
+            self._data.append((encode_head(DATA, 0, stream.wire_id, size), body))
             self.data_frames += 1
         return size
 
@@ -614,7 +638,7 @@ class YamuxProtocol(AckBacklogProtocol):
         if stream is None or stream.write is not WRITING:
             return
         stream.write = advance_write(stream.write, WriteInput.CLOSE)
-        self._data.append((encode_head(WINDOW, FIN, stream_id, 0), b""))
+        self._data.append((encode_head(WINDOW, FIN, stream.wire_id, 0), b""))
         self._linger_if_closed(stream)
         self._forget_if_done(stream)
 
