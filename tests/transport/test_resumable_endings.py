@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -15,8 +16,11 @@ from wsmux.protocols.base import Role
 from wsmux.protocols.framing import Opcode, encode_close
 from wsmux.protocols.resumable_framing import ResumableFraming
 from wsmux.protocols.resumption import LEAST_KEPT, Session
+from wsmux.runtime.memory import process_memory
 from wsmux.transport.resumable_transport import ResumableTransport
 
+from ..helpers.raw_peer import in_thread
+from ..helpers.waiting import wait_for
 from ..helpers.websocket_wire import frame
 
 WAIT = 20.0
@@ -60,17 +64,23 @@ class Ends:
         return self.transport.error
 
 
-@pytest.fixture
-def ends() -> Iterator[Ends]:
+@contextmanager
+def joined(config: Config) -> Iterator[Ends]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         peer = socket.create_connection(listener.getsockname())
         ours, _ = listener.accept()
     peer.settimeout(WAIT)
     carriers = NoCarriers()
     session = Session(bytes(16), LEAST_RESUME_BUFFER, 60.0)
-    framing = ResumableFraming(Role.SERVER, CONFIG.max_message_size, 8, session)
+    framing = ResumableFraming(Role.SERVER, config.max_message_size, 8, session)
     with peer:
-        yield Ends(ResumableTransport(ours, framing, Role.SERVER, CONFIG, carriers), peer, carriers)
+        yield Ends(ResumableTransport(ours, framing, Role.SERVER, config, carriers), peer, carriers)
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    with joined(CONFIG) as made:
+        yield made
 
 
 END = b"\x06" + (4000).to_bytes(2, "big") + b"bye"
@@ -130,3 +140,38 @@ def test_a_peer_that_acknowledges_nothing_and_causes_answers_is_given_up(ends: E
     assert (error.code, error.side) == (1008, "local")
     assert error.reason == f"{enough} messages are not acknowledged, which exceeds Resume.buffer"
     assert not ends.carriers.searched
+
+
+def write_short_messages(transport: ResumableTransport) -> int:
+    """Write 10,000 that the peer does not acknowledge, until the end; return how many they were."""
+    for number in range(10_000):
+        with transport.mutex:
+            if transport.error is not None:
+                return number
+            transport.queue.add_data_locked([(b"\x00x", b"")])
+        transport.flush()
+    return 10_000
+
+
+def test_what_is_kept_until_it_is_acknowledged_is_reported(ends: Ends) -> None:
+    """The peer sends nothing that would make the I/O thread look."""
+    before, session = process_memory.total, ends.transport.session
+    running = in_thread(ends.run)
+    assert write_short_messages(ends.transport) == 10_000
+    kept = session.allocated()
+    assert kept > 2_000_000
+    wait_for(lambda: process_memory.total - before > kept - session.limit // 4)
+    ends.transport.abort()
+    running.result(WAIT)
+    assert process_memory.total == before
+
+
+def test_a_session_that_keeps_the_most_is_given_up() -> None:
+    limit = process_memory.total + 1_000_000
+    with joined(Config(max_process_buffer=limit)) as made:
+        running = in_thread(made.run)
+        assert write_short_messages(made.transport) < 10_000
+        error = running.result(WAIT)
+        assert isinstance(error, ConnectionClosed)
+        assert (error.code, error.side) == (1008, "local")
+        assert f"exceed Config.max_process_buffer: {limit}" in error.reason

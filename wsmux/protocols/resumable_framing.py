@@ -125,6 +125,10 @@ class ResumableFraming(WebSocketFraming):
         pieces = self.encode_greeting(end[0])
         return b"".join(pieces) + super().encode_control(kind, payload)
 
+    def allocated(self) -> int:
+        """Return the bytes of an incomplete message, and of what is kept for the peer."""
+        return super().allocated() + self.session.allocated()
+
     def restart(self) -> None:
         """Drop an incomplete message of the previous carrier."""
         self._drop()

@@ -741,7 +741,7 @@ class MessageTransport:
         wake(wakes)
 
     def _limit_process_memory(self) -> None:
-        """Report the memory of incomplete messages; end the connection if it holds the most.
+        """Report the memory that the framing holds; end the connection if that is the most.
 
         While the limit is exceeded, connections with an incomplete message read no further:
         otherwise many threads would fill more memory than the largest holder, which is one of them,
@@ -754,13 +754,15 @@ class MessageTransport:
         waits = framing.held() >= REPORT_STEP
         verdict = process_memory.report(self, self._reported, limit, waits=waits)
         if verdict is Verdict.GIVE_UP:
-            text = f"{framing.held()} bytes of a message that is not whole exceed"
-            framing.fail(
-                FrameError(f"{text} Config.max_process_buffer: {limit}", CloseCode.POLICY_VIOLATION)
-            )
+            self._give_up_memory(f"Config.max_process_buffer: {limit}")
             self._reported = framing.allocated()
             process_memory.report(self, self._reported, limit)
         self._paused = verdict is Verdict.WAIT and self.error is None
+
+    def _give_up_memory(self, limit: str) -> None:
+        """End because of what the framing holds."""
+        text = f"{self._framing.held()} bytes of a message that is not whole exceed {limit}"
+        self._framing.fail(FrameError(text, CloseCode.POLICY_VIOLATION))
 
     def full_for(self, now: float) -> float | None:
         """Return how long the peer's system has accepted nothing; ``None`` if it has room."""

@@ -25,7 +25,7 @@ from ..protocols.framing import Received
 from ..protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
 from ..protocols.resumption import Hello, PositionError, Refusal, Welcome
 from ..runtime import clock
-from ..runtime.deadline import LONGEST_WAIT
+from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
 from ..runtime.memory import Verdict, process_memory
 from .message_transport import POLLIN, MessageTransport, Outage, PeerLimits
@@ -182,6 +182,16 @@ class ResumableTransport(MessageTransport):
             grace_left=self.grace_left(),
         )
 
+    def flush(
+        self,
+        ticket: int = 0,
+        deadline: Deadline | None = None,
+        given_up: Callable[[], bool] | None = None,
+    ) -> None:
+        super().flush(ticket, deadline, given_up)
+        if self.session.allocated() - self._reported >= self.session.limit // 4:
+            self.wake()  # the I/O thread reports what is kept, though the peer may send nothing
+
     def unacknowledged(self) -> int:
         return self.session.unacknowledged()
 
@@ -247,7 +257,9 @@ class ResumableTransport(MessageTransport):
         if self.queue.held_back and session.room() > 0:
             self.queue.held_back = False
         if -session.room() > session.limit + self.config.max_message_size:
-            self._give_up_unacknowledged()
+            kept = len(session.kept)
+            text = f"{kept} messages are not acknowledged, which exceeds Resume.buffer"
+            self._give_up_unacknowledged(text)
         owed = session.received - session.told
         if owed >= session.acknowledge_after:
             self._send_acknowledgement()
@@ -257,13 +269,18 @@ class ResumableTransport(MessageTransport):
                 self._acknowledge = self.now + ACKNOWLEDGE_WITHIN
                 self._set_look()
 
-    def _give_up_unacknowledged(self) -> None:
-        """End because the peer acknowledges nothing, and causes ever more to be sent.
+    def _give_up_memory(self, limit: str) -> None:
+        kept = self.session.allocated()
+        if kept < self._framing.allocated() - kept:
+            super()._give_up_memory(limit)
+        else:
+            self._give_up_unacknowledged(f"{kept} bytes kept until acknowledged exceed {limit}")
+
+    def _give_up_unacknowledged(self, text: str) -> None:
+        """End because the peer acknowledges too little of what it causes to be sent.
 
         Data waits where there is no room; the answers to a peer do not.
         """
-        kept = len(self.session.kept)
-        text = f"{kept} messages are not acknowledged, which exceeds Resume.buffer"
         with self.mutex:
             self.fail_locked(closed_error(CloseCode.POLICY_VIOLATION, text, "local"))
             self.cut = True  # the peer takes nothing, so it would not take the reason either
