@@ -159,6 +159,60 @@ def test_a_file_of_another_epoch_stays(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == DATA
 
 
+def test_a_file_that_was_replaced_is_not_finished_any_more(tmp_path: Path) -> None:
+    offsets = FileOffsets(tmp_path, replace=True)
+    send(offsets, b"of a longer name", name="a.b", epoch=OTHER)
+    for data, epoch in ((b"one", OTHER), (b"two", EPOCH), (b"one", OTHER)):
+        assert send(offsets, data, epoch=epoch, digest=hashlib.sha256(data).digest()) == 0
+        assert (tmp_path / "a").read_bytes() == data
+        (tmp_path / "a").rename(tmp_path / "taken away")
+        assert send(offsets, data, epoch=epoch) == len(data)  # who has not heard of the end
+        (tmp_path / "taken away").rename(tmp_path / "a")
+    assert hidden(tmp_path, "a.b", "done", OTHER).exists()
+
+
+@pytest.mark.parametrize("step", ["marked", "dropped", "replaced"])
+def test_a_receiver_killed_while_it_replaces_tells_nobody_wrong(tmp_path: Path, step: str) -> None:
+    send(FileOffsets(tmp_path, replace=True), b"one", epoch=OTHER)
+    hidden(tmp_path, "a", "part").write_bytes(b"two")
+    hidden(tmp_path, "a", "done").write_bytes((3).to_bytes(8, "big"))
+    if step != "marked":
+        hidden(tmp_path, "a", "done", OTHER).unlink()
+    if step == "replaced":
+        hidden(tmp_path, "a", "part").rename(tmp_path / "a")
+    offsets = FileOffsets(tmp_path, replace=True)
+    assert send(offsets, b"one", epoch=OTHER) == (3 if step == "marked" else 0)
+    assert (tmp_path / "a").read_bytes() == b"one"
+    assert send(offsets, b"two") == (0 if step == "replaced" else 3)
+    assert (tmp_path / "a").read_bytes() == b"two"
+
+
+def test_the_mark_of_a_file_is_gone_for_good_before_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = FileOffsets(tmp_path, replace=True)
+    send(offsets, b"one", epoch=OTHER)
+    synced, replace = list[bool](), Path.replace
+    mark = hidden(tmp_path, "a", "done", OTHER)
+
+    def sync(folder: Path) -> None:
+        synced.append(mark.exists())
+
+    def replacing(path: Path, target: Path) -> Path:
+        if target.name == "a":
+            assert synced[-1] is False
+            # Another process finishes its file now.
+            mark.write_bytes((3).to_bytes(8, "big"))
+        return replace(path, target)
+
+    monkeypatch.setattr(files, "sync_path", sync)
+    monkeypatch.setattr(Path, "replace", replacing)
+    send(offsets, b"two")
+    assert synced[-1] is False
+    monkeypatch.undo()
+    assert send(offsets, b"one", epoch=OTHER) == 0
+
+
 def test_a_file_made_meanwhile_stays(tmp_path: Path) -> None:
     offsets = FileOffsets(tmp_path)
 

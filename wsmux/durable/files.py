@@ -6,7 +6,8 @@ What the folder has of a name:
 ``NAME``               the whole file
 ``.NAME.EPOCH.part``   what has come of it in this epoch; its length is what is committed
 ``.NAME.EPOCH.done``   the length of the whole file of this epoch, in 8 bytes, from shortly before
-                       it has its name: so a sender whose last answer was lost learns that it is
+                       it has its name until shortly before a file that replaces it has: so a sender
+                       whose last answer was lost learns that it is
 ====================== ===========================================================================
 
 Data and offset are one write, so nothing is lost or there twice after either process was killed at
@@ -93,8 +94,8 @@ class FileOffsets:
         min_free: the bytes that the file system must have left for others.
         expires: seconds after which unfinished files are removed to which nothing was added, and
             after which it is forgotten which epoch a finished one is of; ``None`` for never.
-        replace: let a file of another epoch replace a finished one. Otherwise its sender is
-            refused, as ``EXISTS``.
+        replace: let a file of another epoch replace a finished one, whose sender has to send it
+            anew to get it back. Otherwise its sender is refused, as ``EXISTS``.
 
     Raises:
         OSError: the folder cannot be used.
@@ -264,7 +265,12 @@ class FileOffsets:
         final, done = self._folder / name, self._hidden(name, epoch, DONE)
         write_synced(done, self._hidden(name, epoch, NEW), _LENGTH.pack(part.length))
         if self._replace:
+            # Once before, synced, so that no kill leaves the mark of a file that has been replaced;
+            # and once behind, as another process may have finished a file meanwhile.
+            if self._drop_other_marks(name, done):
+                sync_path(self._folder)
             part.path.replace(final)
+            self._drop_other_marks(name, done)
         else:
             try:
                 os.link(part.path, final, follow_symlinks=False)
@@ -277,6 +283,21 @@ class FileOffsets:
         part.path.unlink(missing_ok=True)
         sync_path(self._folder)
         return final
+
+    def _drop_other_marks(self, name: str, done: Path) -> bool:
+        """Forget which other epochs of a name were finished; return whether there were any.
+
+        Their senders send the whole again if they come again.
+        """
+        dropped = False
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                # A longer name that begins like this one has a longer mark.
+                alike = entry.name.startswith(f".{name}.") and entry.name.endswith(DONE)
+                if alike and len(entry.name) == len(done.name) and entry.name != done.name:
+                    Path(entry.path).unlink(missing_ok=True)
+                    dropped = True
+        return dropped
 
     def _sweep(self) -> None:
         """Remove what has expired, if the last look was long ago."""
