@@ -317,14 +317,14 @@ def test_a_full_disk_keeps_what_is_there(folder: Path, monkeypatch: pytest.Monke
         assert everything(journal) == b"onethree"
 
 
+_pwrite = os.pwrite
+
+
+def in_part(file: int, data: bytes, place: int) -> int:
+    return _pwrite(file, data[:4], place) if len(data) > 25 else full()
+
+
 def test_a_write_in_part_is_written_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.pwrite
-
-    def in_part(file: int, data: bytes, place: int) -> int:
-        if len(data) > 4:
-            return real(file, data[:4], place)
-        raise OSError(errno.ENOSPC, "full")
-
     with Journal(folder) as journal:
         journal.append(b"one")
         with monkeypatch.context() as patch:
@@ -334,6 +334,180 @@ def test_a_write_in_part_is_written_over(folder: Path, monkeypatch: pytest.Monke
         journal.append(b"x")
     with Journal(folder) as journal:
         assert everything(journal) == b"onex"
+
+
+def test_a_trim_written_in_part_leaves_the_data_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal(folder, segment_bytes=1) as journal:
+        journal.append(b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module.os, "pwrite", in_part)
+            patch.setattr(journal_module.os, "ftruncate", broken)  # as if it were killed here
+            with pytest.raises(JournalError):
+                journal.trim(1)
+    with Journal(folder, segment_bytes=1) as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module.os, "pwrite", in_part)
+            journal.trim(1)
+        journal.append(b"two")
+    with Journal(folder, segment_bytes=1) as journal:
+        assert everything(journal).endswith(b"netwo")
+
+
+@pytest.mark.parametrize("left", [b"wJ\2\0", bytes(29), b"wJ" + bytes(100)])
+def test_what_is_no_record_at_the_end_of_a_file_is_no_damage(folder: Path, left: bytes) -> None:
+    with Journal(folder, segment_bytes=1) as journal:
+        journal.append(b"one")
+        journal.append(b"two")
+    first = segments(folder)[0]
+    whole = first.read_bytes()
+    first.write_bytes(whole + left)
+    with Journal(folder) as journal:
+        assert everything(journal) == b"onetwo"
+    first.write_bytes(left + whole)
+    with pytest.raises(JournalDamaged, match="a record is damaged") as caught:
+        Journal(folder)
+    assert (caught.value.path, caught.value.position) == (str(first), 0)
+
+
+def test_nothing_of_what_found_no_room_is_found_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def first_record(file: int, data: bytes, place: int) -> int:
+        return _pwrite(file, data[:-100], place) if len(data) > 1000 else full()
+
+    with Journal(folder) as journal:
+        journal.append(b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module, "MAX_RECORD", 1000)
+            patch.setattr(journal_module.os, "pwrite", first_record)
+            with pytest.raises(JournalFull, match="nothing was added"):
+                journal.append(bytes(2000))
+        copy = shutil.copytree(folder, tmp_path / "killed")
+    with Journal(copy) as journal:
+        assert everything(journal) == b"one"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_new_file_whose_name_cannot_be_synced_ends_it_until_it_is_opened_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with Journal(folder, segment_bytes=1) as journal:
+        journal.append(b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module, "sync_path", fail)
+            with pytest.raises(JournalError, match="could not be synced"):
+                journal.append(b"two")
+        with pytest.raises(JournalError, match="open it again to see"):
+            journal.append(b"two")
+        assert journal.read(0, 9) == b"one"
+    with Journal(folder) as journal:
+        journal.append(b"two")
+        assert everything(journal) == b"onetwo"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+def test_a_new_file_that_cannot_be_made_is_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = os.open
+
+    def fail(path: Any, flags: int, *mode: int) -> int:
+        if flags & os.O_TRUNC:
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, *mode)
+
+    with Journal(folder, segment_bytes=1) as journal:
+        journal.append(b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module.os, "open", fail)
+            with pytest.raises(JournalFull, match="nothing was added"):
+                journal.append(b"two")
+        journal.append(b"two")
+        assert everything(journal) == b"onetwo"
+
+
+def test_a_folder_that_cannot_be_opened_to_sync_it_is_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with Journal(folder, segment_bytes=1) as journal:
+        journal.append(b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module, "sync_path", fail)
+            with pytest.raises(JournalFull, match="nothing was added"):
+                journal.append(b"two")
+        journal.append(b"two")
+        assert everything(journal) == b"onetwo"
+
+
+def once(error: BaseException, real: Any) -> Any:
+    """Return a call that does what it does, and is then interrupted the first time."""
+    left = [error]
+
+    def call(*arguments: Any) -> Any:
+        result = real(*arguments)
+        if left:
+            raise left.pop()
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("step", ["sync_path", "close"])
+def test_an_interrupt_while_a_file_is_begun_leaves_it_usable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    with Journal(folder, segment_bytes=1) as journal:
+        journal.append(b"one")
+        target = journal_module if step == "sync_path" else journal_module.os
+        with monkeypatch.context() as patch:
+            patch.setattr(target, step, once(KeyboardInterrupt(), getattr(target, step)))
+            with pytest.raises(KeyboardInterrupt):
+                journal.append(b"two")
+        assert everything(journal) == b"one"
+        journal.trim(1)
+        journal.append(b"two")
+        assert everything(journal) == b"netwo"
+    with Journal(folder) as journal:
+        assert everything(journal) == b"netwo"
+
+
+def test_what_an_interrupted_append_has_left_is_neither_read_nor_sent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Sink()
+    with Journal(folder) as journal, receiving(sink.handle, sink) as connect:
+        journal.append(b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module.os, "fsync", once(KeyboardInterrupt(), os.fsync))
+            with pytest.raises(KeyboardInterrupt):
+                journal.append(b"two")
+        assert journal.read(0, 100) == b"one"
+        with connect().open_stream(WAIT, durable="a", journal=journal) as stream:
+            stream.timeout = WAIT
+            assert stream.wait_committed(WAIT) == 3
+            stream.write(b"new")
+    assert sink.data["a"] == b"onenew"
+
+
+def test_closing_cuts_off_what_an_interrupted_append_has_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal(folder) as journal:
+        journal.append(b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module.os, "fsync", once(KeyboardInterrupt(), os.fsync))
+            with pytest.raises(KeyboardInterrupt):
+                journal.append(b"two")
+    with Journal(folder) as journal:
+        assert everything(journal) == b"one"
 
 
 @pytest.mark.parametrize("call", ["fsync", "pwrite"])

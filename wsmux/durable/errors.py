@@ -87,7 +87,7 @@ class JournalError(DurableError):
 
 
 class JournalFull(JournalError):
-    """Report that the disk has no room for what a journal was given, of which it kept nothing."""
+    """Report that there is no room for what a journal was given, of which it kept nothing."""
 
     retry_safe = True
 

@@ -17,6 +17,10 @@ records behind them, but not in what was synced; each record says up to which of
 it was written. So what is behind a hole is cut off, too, and a hole in what was synced is damage,
 which is never cut off. A segment is synced before the next one is begun.
 
+In a segment that another one follows, nothing counts from the first record on that is not whole: it
+is damage unless the next segment begins at the very offset that was reached, as when a ``TRIM`` was
+written in part before the next segment was begun.
+
 After a failed fsync nobody knows what is on the disk, and the system may say that all is well the
 next time (see "Can Applications Recover from fsync Failures?", Rebello et al., 2020). So a journal
 then takes no more until it is opened again, which reads what is there.
@@ -27,6 +31,7 @@ does not hold it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -62,6 +67,9 @@ STEP = 64 * KIB
 
 # Defaults: bytes that are kept, and of a segment.
 MAX_BYTES, SEGMENT_BYTES = 256 * MIB, 16 * MIB
+
+# Errors that mean that a file could not be opened now; later it may.
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 _NAME = re.compile(r"\d{20}")
 
@@ -188,7 +196,8 @@ class Journal(Closing):
 
         Raises:
             TimeoutError: there was no room within ``timeout`` seconds, and nothing was added.
-            JournalFull: the disk is full, and nothing was added.
+            JournalFull: the disk is full, or the process has no descriptor for the next file, and
+                nothing was added.
             JournalError: writing or syncing failed, and the journal takes no more.
             ValueError: it is larger than ``max_bytes``, or the journal is closed.
         """
@@ -279,7 +288,10 @@ class Journal(Closing):
             self._room.notify_all()
             try:
                 if self._failure is None:
+                    self._cut()
                     self._sync_locked()
+            except OSError as error:
+                raise self._failed("written", error) from error
             finally:
                 self._let_go()
 
@@ -332,11 +344,14 @@ class Journal(Closing):
             segments.append(segment)
             if not at:
                 self._start = segment.start
-            whole = self._scan_segment(segment, last=at == len(names) - 1)
-            if at == len(names) - 1:
+            following = int(names[at + 1]) if at + 1 < len(names) else None
+            whole = self._scan_segment(segment, following)
+            if following is None:
                 self._open_for_writing(segment, whole)
         if not segments:
-            segments.append(self._new_segment(0))
+            segment, self._file = self._new_segment(0)
+            sync_path(self._folder)
+            segments.append(segment)
         # A record of what was dropped may be newer than the data behind it that a power cut took.
         self._start = min(self._start, segments[-1].end)
         self._drop(segments)
@@ -348,14 +363,23 @@ class Journal(Closing):
             segments[0].path.unlink(missing_ok=True)
             del segments[0]
 
-    def _scan_segment(self, segment: _Segment, *, last: bool) -> int:
-        """Read a segment; return the size up to its last whole record."""
+    def _scan_segment(self, segment: _Segment, following: int | None) -> int:
+        """Read a segment; return the size up to its last whole record.
+
+        Args:
+            segment: whose end becomes known.
+            following: the offset at which the next one begins, ``None`` if this is the last.
+        """
         data = segment.path.read_bytes()
         position = 0
         while position < len(data):
             record = _parse(data, position, self._secret)
             if record is None or (record.kind == DATA and record.offset != segment.end):
-                if not last or self._synced_behind(data, position) > segment.end:
+                if following is None:
+                    lost = self._synced_behind(data, position) > segment.end
+                else:
+                    lost = following != segment.end
+                if lost:
                     text = "a record is damaged" if record is None else "a record is missing"
                     raise JournalDamaged(str(segment.path), position, text)
                 return position
@@ -379,21 +403,19 @@ class Journal(Closing):
     def _open_for_writing(self, segment: _Segment, size: int) -> None:
         self._file = os.open(segment.path, os.O_RDWR)
         self._size = size
-        if os.fstat(self._file).st_size > size:
-            os.ftruncate(self._file, size)
+        self._cut()
         os.fsync(self._file)  # a process that was killed may not have come to it
         self._synced = segment.end
 
-    def _new_segment(self, start: int) -> _Segment:
+    def _new_segment(self, start: int) -> tuple[_Segment, int]:
+        """Make an empty file; return it and its descriptor."""
         segment = _Segment(self._folder / f"{start:020d}", start)
-        if self._file >= 0:
-            self._sync_locked()
-        file = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._size = file, 0
-        sync_path(self._folder)
-        return segment
+        return segment, os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+
+    def _cut(self) -> None:
+        """Cut off what a kill, an error or an interrupt has left behind what is whole."""
+        if os.fstat(self._file).st_size > self._size:
+            os.ftruncate(self._file, self._size)
 
     # Writing and reading; the lock is held
 
@@ -412,8 +434,7 @@ class Journal(Closing):
         """Write all of data, or nothing."""
         segment = self._segments[-1]
         if self._size >= self._segment_bytes and segment.end > segment.start:
-            segment = self._new_segment(segment.end)
-            self._segments.append(segment)
+            segment = self._begin_segment_locked(segment.end)
         start, before = segment.end, self._size
         steps = range(0, len(data), MAX_RECORD)
         records = [self._record(DATA, start + at, data[at : at + MAX_RECORD]) for at in steps]
@@ -430,6 +451,28 @@ class Journal(Closing):
         # No signal is handled in between: what was written is either wholly there or written over.
         self._size, segment.end, self._synced = size, start + len(data), synced
 
+    def _begin_segment_locked(self, start: int) -> _Segment:
+        """Go on in a new file. After an error or an interrupt the old one is still in use."""
+        self._sync_locked()
+        try:
+            segment, file = self._new_segment(start)
+        except OSError as error:
+            raise self._unwritten(error) from error
+        try:
+            sync_path(self._folder)
+        except BaseException as error:
+            os.close(file)
+            if not isinstance(error, OSError):
+                raise
+            if error.errno in NO_DESCRIPTOR:  # it was not synced yet, so nothing is unknown
+                raise self._unwritten(error) from error
+            raise self._failed("synced", error) from error
+        segments, before = [*self._segments, segment], self._file
+        # No signal is handled in between.
+        self._segments, self._file, self._size = segments, file, 0
+        os.close(before)
+        return segment
+
     def _record(self, kind: int, offset: int, data: bytes) -> bytes:
         fields = kind, len(data), offset, self._synced
         return _HEAD.pack(MAGIC, *fields, _checksum(fields, data, self._secret)) + data
@@ -437,21 +480,29 @@ class Journal(Closing):
     def _write_locked(self, data: bytes) -> int:
         """Write behind what is whole, and return the size with it, which the caller takes over.
 
-        Until then, the next call writes over it, as it does over what an error or an interrupt has
-        left. In a process that is killed, the next opening cuts that off.
+        Until then, the next call writes over it, as it does over what an interrupt has left, and
+        ``close`` cuts that off.
         """
         try:
-            os.ftruncate(self._file, self._size)
+            self._cut()
             written = 0
             while written < len(data):
                 written += os.pwrite(self._file, data[written:], self._size + written)
         except OSError as error:
-            if error.errno in FULL:
-                raise JournalFull(
-                    f"the journal {self._folder} cannot grow, and nothing was added: {error}"
-                ) from error
-            raise self._failed("written", error) from error
+            raise self._unwritten(error) from error
         return self._size + len(data)
+
+    def _unwritten(self, error: OSError) -> JournalError:
+        """Return what to raise where the system wrote nothing, or only a part."""
+        if error.errno not in FULL | NO_DESCRIPTOR:
+            return self._failed("written", error)
+        try:
+            self._cut()  # whole records among it would be found by the next opening
+        except OSError as worse:
+            return self._failed("written", worse)
+        return JournalFull(
+            f"the journal {self._folder} cannot grow, and nothing was added: {error}"
+        )
 
     def _sync_locked(self) -> None:
         if self._unsynced:
@@ -477,8 +528,10 @@ class Journal(Closing):
         """Return up to ``size`` bytes of one file."""
         parts: list[bytes] = []
         position = segment.position_before(offset)
+        # Behind the end may be a whole record: of an append that was interrupted, or not synced.
+        size = min(size, segment.end - offset)
         with open(segment.path, "rb") as file:
-            while size > 0 and offset < segment.end:
+            while size > 0:
                 file.seek(position)
                 data = file.read(_HEAD.size + MAX_RECORD)
                 at = 0
@@ -494,10 +547,11 @@ class Journal(Closing):
         return b"".join(parts)
 
     def _let_go(self) -> None:
-        for file in (self._file, self._lock_file):
+        files = self._file, self._lock_file
+        self._file = self._lock_file = -1  # before they are closed: an interrupt may come then
+        for file in files:
             if file >= 0:
                 os.close(file)
-        self._file = self._lock_file = -1
 
 
 def _checksum(fields: tuple[int, int, int, int], data: bytes, secret: int) -> int:
