@@ -562,6 +562,16 @@ def test_writes_are_synced_as_they_were_asked_to_be(
 # Several users
 
 
+def test_a_folder_that_cannot_be_written_is_not_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module.os, "pwrite", full)
+        with pytest.raises(OSError, match="No space left"):
+            Journal(folder)
+    Journal(folder).close()
+
+
 def test_one_process_has_it_at_a_time(folder: Path) -> None:
     with Journal(folder), pytest.raises(JournalError, match=f"is open in process {os.getpid()}:"):
         Journal(folder)

@@ -167,8 +167,8 @@ class Journal(Closing):
         self._unsynced = self._size = self._synced = 0
         self._file = self._lock_file = -1
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock_folder()
         try:
+            self._lock_folder()
             epoch, self._secret = self._read_epoch()
             self.epoch: bytes = epoch
             self._start = 0
@@ -309,7 +309,6 @@ class Journal(Closing):
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = os.pread(self._lock_file, 20, 0).decode("ascii", "replace").strip()
-            self._let_go()
             raise JournalError(
                 f"the journal {self._folder} is open in process {holder or 'unknown'}: give each "
                 "process a folder of its own"
