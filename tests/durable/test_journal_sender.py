@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import wsmux
-from wsmux.durable import DurableLost
+from wsmux.durable import DurableLost, ReceivedStream
 
 from ..helpers.durable import (
     EPOCH,
@@ -85,7 +85,7 @@ def test_a_write_to_a_full_journal_waits_and_times_out() -> None:
     journal, go_on = MemoryJournal(limit=10), threading.Event()
     with receiving(committing(8, go_on), MemoryOffsets()) as connect:
         stream = connect().open_stream(WAIT, durable="a", journal=journal)
-        stream.write(b"12345678")
+        stream.write(b"1234567890")
         stream.timeout = 0.01
         with pytest.raises(wsmux.WriteTimeout, match="0 of 4") as raised:
             stream.write(b"abcd")
@@ -94,7 +94,7 @@ def test_a_write_to_a_full_journal_waits_and_times_out() -> None:
         stream.timeout = WAIT
         assert stream.write(b"abcd") == 4
         stream.close()
-    assert (journal.start, journal.end) == (12, 12)
+    assert (journal.start, journal.end) == (14, 14)
 
 
 @pytest.mark.parametrize("limit", [1, 10, 99_999])
@@ -109,6 +109,26 @@ def test_a_journal_may_be_smaller_than_what_is_written(limit: int) -> None:
         assert stream.write(data) == len(data)
         assert stream.wait_committed(WAIT) == len(data)
     assert sink.data["a"] == data
+
+
+def test_a_receiver_that_commits_whole_records_needs_no_larger_journal() -> None:
+    journal, store = MemoryJournal(limit=10), MemoryOffsets()
+
+    def handle(stream: ReceivedStream) -> None:
+        held = b""
+        while data := stream.read(100):
+            held += data
+            whole = len(held) - len(held) % 7
+            stream.commit(stream.offset - len(held) + whole)
+            held = held[whole:]
+
+    with (
+        receiving(handle, store) as connect,
+        connect().open_stream(WAIT, durable="a", journal=journal) as stream,
+    ):
+        stream.timeout = WAIT
+        assert stream.write(bytes(70)) == 70
+    assert store.kept["a"][1] == 70
 
 
 def test_a_small_journal_of_files_takes_a_large_write(tmp_path: Path) -> None:

@@ -173,6 +173,79 @@ def test_a_handler_commits_only_what_it_read_and_never_back(offset: int) -> None
     assert len(failures) == 1
 
 
+def test_what_is_committed_is_told_before_more_is_waited_for(protocol: str) -> None:
+    """Here of 150 bytes 100 are; the rest of the next record comes only after that."""
+
+    def handle(stream: ReceivedStream) -> None:
+        assert len(stream.read(100)) == 100
+        stream.commit()
+        while stream.read(9):
+            pass
+
+    with (
+        receiving(handle, MemoryOffsets(), protocol) as connect,
+        connect().open_stream(WAIT, durable="a") as stream,
+    ):
+        stream.timeout = WAIT
+        stream.write(bytes(150))
+        assert stream.wait_committed(WAIT, upto=100) == 100
+
+
+def test_a_commit_of_another_thread_is_told_while_a_read_waits() -> None:
+    handled: list[ReceivedStream] = []
+
+    def handle(stream: ReceivedStream) -> None:
+        assert len(stream.read(150)) == 150
+        handled.append(stream)
+        stream.read(9)
+
+    with (
+        receiving(handle, MemoryOffsets()) as connect,
+        connect().open_stream(WAIT, durable="a") as stream,
+    ):
+        stream.timeout = WAIT
+        stream.write(bytes(150))
+        wait_for(lambda: handled)
+        wait_for_reader(handled[0].connection)
+        handled[0].commit(100)
+        assert stream.wait_committed(WAIT, upto=100) == 100
+
+
+def test_a_read_waits_for_a_commit_no_longer_than_it_may() -> None:
+    go_on, timed_out, asked = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(MemoryOffsets):
+        def commit(self, name: str, epoch: bytes, offset: int) -> None:
+            if offset == 150:
+                asked.set()
+                assert go_on.wait(WAIT)
+            super().commit(name, epoch, offset)
+
+    def handle(stream: ReceivedStream) -> None:
+        assert len(stream.read(100)) == 100
+        stream.commit()
+        assert len(stream.read(50)) == 50
+        committing = threading.Thread(target=stream.commit)
+        committing.start()
+        assert asked.wait(WAIT)
+        stream.timeout = 0.01
+        with pytest.raises(TimeoutError, match="was committing"):
+            stream.read(1)
+        timed_out.set()
+        go_on.set()
+        committing.join(WAIT)
+        stream.timeout = WAIT
+        assert not stream.read(1)
+
+    with (
+        receiving(handle, Slow()) as connect,
+        connect().open_stream(WAIT, durable="a") as stream,
+    ):
+        stream.timeout = WAIT
+        stream.write(bytes(150))
+        assert timed_out.wait(WAIT)
+
+
 def test_a_refusal_of_the_handler_reaches_the_sender(protocol: str) -> None:
     def handle(stream: ReceivedStream) -> None:
         stream.read(1)

@@ -32,7 +32,8 @@ __all__ = ["DurableHandler", "ReceivedStream"]
 CHUNK = 256 * KIB
 
 # Committed bytes of which the sender is told at once, even if more has come already. A sender reads
-# what it is told when it writes, so it must not get a COMMIT for each byte of a chunk.
+# what it is told when it writes, so it must not get a COMMIT for each byte of a chunk. Of the rest
+# it is told before a read waits for more, which the sender may send only then.
 TELL = 16 * KIB
 
 # Durable streams of a handler at once.
@@ -73,9 +74,9 @@ class ReceivedStream:
         self._offsets = offsets
         self._machine = DurableReceiver()
         self._pieces: deque[memoryview] = deque()
-        self._superseded = False
-        # The first guards the machine. The second is held while the store commits and the sender is
-        # told, so that both happen in the order of the offsets.
+        self._superseded = self._waiting = False
+        # The first guards the machine, and whether a read waits. The second is held while the store
+        # commits and the sender is told, so that both happen in the order of the offsets.
         self._lock, self._telling = threading.Lock(), threading.Lock()
 
     def __repr__(self) -> str:
@@ -107,7 +108,8 @@ class ReceivedStream:
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes as soon as any are there; without a size, all to the end.
 
-        ``b""`` means that the sender has ended the data, or that ``size`` is 0.
+        ``b""`` means that the sender has ended the data, or that ``size`` is 0. Before a wait the
+        sender is told what is committed, as by ``commit``.
 
         Raises:
             TimeoutError: no bytes arrived in time.
@@ -121,7 +123,8 @@ class ReceivedStream:
         deadline = deadline_in(self.timeout)
         while size and not self._pieces and self._machine.phase in (Phase.OPENED, Phase.FLOWING):
             self.check()
-            self._keep(self._received(deadline))
+            with self._waits(deadline):
+                self._keep(self._received(deadline))
         if not size or not self._pieces:
             return b""
         piece = self._pieces.popleft()
@@ -155,7 +158,8 @@ class ReceivedStream:
             self.committed = offset
             with self._lock:
                 told, received = self._machine.committed, self._machine.received
-                if offset == told or (offset < received and offset - told < TELL):
+                soon = offset < received and offset - told < TELL and not self._waiting
+                if offset == told or soon:
                     return
                 frame = self._machine.commit(offset)
             self._tell(frame)
@@ -238,6 +242,32 @@ class ReceivedStream:
         except BaseException:
             self._stream.reset()  # with a part of a frame sent, nothing can follow
             raise
+
+    @contextmanager
+    def _waits(self, deadline: Deadline) -> Iterator[None]:
+        """Tell the sender at once what is committed, and so far was not told."""
+        with self._lock:
+            self._waiting = True  # a thread that commits from here on sees it
+            untold = self.committed > self._machine.committed
+        try:
+            if untold:
+                self._tell_committed(deadline)
+            yield
+        finally:
+            with self._lock:
+                self._waiting = False
+
+    def _tell_committed(self, deadline: Deadline) -> None:
+        if not self._telling.acquire(timeout=deadline.park_seconds()):
+            raise TimeoutError(f"another thread was committing {self.name!r} all the time")
+        try:
+            with self._lock:
+                if self.committed == self._machine.committed:
+                    return
+                frame = self._machine.commit(self.committed)
+            self._tell(frame)
+        finally:
+            self._telling.release()
 
     def _received(self, deadline: Deadline) -> list[Received]:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -169,9 +169,7 @@ class DurableStream(Leaving):
             try:
                 while taken < len(view):
                     self._send_kept(deadline)
-                    part = bytes(view[taken : taken + most])
-                    self._keep(part, deadline)
-                    taken += len(part)
+                    taken += self._keep(bytes(view[taken : taken + most]), deadline)
                 self._send_kept(deadline)
             except TimeoutError:
                 if taken < len(view):
@@ -291,21 +289,28 @@ class DurableStream(Leaving):
         journal = self._journal
         return MAX_DATA if journal is None else min(MAX_DATA, max(1, journal.max_bytes // 2))
 
-    def _keep(self, data: bytes, deadline: Deadline) -> None:
-        """Take responsibility for a part of what is written."""
+    def _keep(self, data: bytes, deadline: Deadline) -> int:
+        """Take responsibility for a part of what is written; return how much of it.
+
+        That is all of it, or what a small journal has room for: a receiver that commits whole
+        records may need just that for the next one. It waits for an eighth of the journal, as a
+        receiver that commits each byte must not get each in a frame of its own.
+        """
         journal = self._journal
         if journal is None:
             self._unsent = self._framed(data)
-            return
+            return len(data)
+        least = min(len(data), max(1, journal.max_bytes // 8))
         while True:
             with self._changed:  # whoever has read of this has trimmed the journal, too
                 committed = self._machine.committed
-            try:
-                journal.append(data, 0)
-                return
-            except TimeoutError:
-                if committed == journal.end:  # it is empty, so waiting would be in vain
-                    raise
+            room = max(0, journal.max_bytes - (journal.end - journal.start))
+            with suppress(TimeoutError):  # another user of the journal was faster
+                if room >= least:
+                    journal.append(data[:room], 0)
+                    return min(room, len(data))
+            if committed == journal.end:  # it is empty, so waiting would be in vain
+                raise TimeoutError(self._behind())
             self._send_kept(deadline)
             self._await(partial(self._has_more_than, committed), deadline)
 
