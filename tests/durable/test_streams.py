@@ -688,6 +688,50 @@ def test_a_writer_lets_a_thread_that_waits_send_what_was_left(spawn: Spawn) -> N
     assert sink.data["a"] == DATA
 
 
+@pytest.mark.parametrize("waiting", [1, 3])
+def test_what_a_writer_leaves_is_sent_by_a_thread_that_waits_already(
+    protocol: str, spawn: Spawn, waiting: int
+) -> None:
+    sink = HeldSink()
+    with receiving(sink.handle, sink, protocol) as connect:
+        connection = connect()
+        stream = connection.open_stream(WAIT, durable="a")
+        stream.timeout = 0.2
+        data = DATA[: 256 * KIB]  # one frame, which with its head is more than a window
+        writing = spawn(stream.write, data)
+        wait_for_writer(connection)
+        waits = [spawn(stream.wait_committed, WAIT) for _ in range(waiting)]
+        wait_for(lambda: connection.stats().waiting_readers or writing.done())
+        assert writing.result(WAIT) == len(data)
+        wait_for_writer(connection)  # one of those who wait sends the rest
+        sink.go_on.set()
+        assert [each.result(WAIT) for each in waits] == [len(data)] * waiting
+        stream.timeout = WAIT
+        stream.close()
+    assert sink.data["a"] == data
+
+
+def test_what_a_thread_that_waits_leaves_is_sent_by_another_one(spawn: Spawn) -> None:
+    sink = HeldSink()
+    with receiving(sink.handle, sink) as connect:
+        connection = connect()
+        stream = connection.open_stream(WAIT, durable="a")
+        stream.timeout = 0.01
+        assert stream.write(DATA[: 256 * KIB]) == 256 * KIB
+        first = spawn(stream.wait_committed, 0.2)
+        wait_for(lambda: connection.stats().waiting_writers or first.done())
+        second = spawn(stream.wait_committed, WAIT)
+        wait_for(lambda: connection.stats().waiting_readers or first.done())
+        with pytest.raises(TimeoutError):
+            first.result(WAIT)
+        wait_for_writer(connection)
+        sink.go_on.set()
+        assert second.result(WAIT) == 256 * KIB
+        stream.timeout = WAIT
+        stream.close()
+    assert sink.data["a"] == DATA[: 256 * KIB]
+
+
 def test_leaving_wakes_a_thread_that_waits_for_commits(spawn: Spawn) -> None:
     go_on = threading.Event()
 

@@ -20,6 +20,7 @@ from ..exceptions import (
     StreamWriteClosed,
     WriteTimeout,
 )
+from ..mux.stream import end_read, read_until
 from ..protocols.durable import MAX_DATA, NO_EPOCH, DurableSender, Phase, Refused
 from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline, call_within, deadline_in
@@ -104,9 +105,11 @@ class DurableStream(Leaving):
         self._journal = journal
         # Guards the machine and what follows; nobody blocks on the network while holding it.
         self._changed = Condition(threading.Lock())
-        self._reading = self._writing = self._flushing = self._closed = False
+        self._writing = self._flushing = self._closed = False
+        # Until when the thread that reads does so, if one does.
+        self._reading: Deadline | None = None
         self._refusal: Refused | None = None
-        # What a timeout left of a frame; of the writing thread.
+        # What a timeout left of a frame; of the thread that writes or flushes.
         self._unsent = b""
 
     def __repr__(self) -> str:
@@ -195,17 +198,11 @@ class DurableStream(Leaving):
         with self._changed:
             self._check_open_locked()
             target = self.offset if upto is None else min(upto, self.offset)
-            idle = not self._writing and not self._flushing  # a thread that writes sends it
-            self._flushing = self._flushing or idle
-        if idle:
-            try:
-                self._send_kept(deadline)
-            finally:
-                with self._changed:
-                    self._flushing = False
-                    self._changed.notify_all()
-        self._await(lambda: self._machine.committed >= target, deadline)
-        return self._machine.committed
+        while True:
+            self._flush(deadline)
+            self._await(lambda: self._machine.committed >= target or self._left(), deadline)
+            if self._machine.committed >= target:
+                return self._machine.committed
 
     def close(self, digest: bytes | None = None) -> None:
         """End the data, and wait until the receiver has committed all of it.
@@ -276,6 +273,38 @@ class DurableStream(Leaving):
             yield
         finally:
             self._writing = False
+            self._hand_over()
+
+    def _flush(self, deadline: Deadline) -> None:
+        """Send what is left, unless another thread does."""
+        with self._changed:
+            if self._writing or self._flushing:
+                return
+            self._flushing = True
+        try:
+            self._send_kept(deadline)
+        finally:
+            with self._changed:
+                self._flushing = False
+                self._changed.notify_all()
+            self._hand_over()
+
+    def _left(self) -> bool:
+        """Return whether something is to be sent, and no thread sends it."""
+        if self._writing or self._flushing:
+            return False
+        journal = self._journal
+        return bool(self._unsent) or (journal is not None and self._machine.sent < journal.end)
+
+    def _hand_over(self) -> None:
+        """Let a thread that waits for commits send what this one has left when its time ended."""
+        with self._changed:
+            if not self._left():
+                return
+            self._changed.notify_all()
+            reading = self._reading
+        if reading is not None:
+            end_read(self._stream, reading)
 
     def _check_open_locked(self) -> None:
         if self._closed:
@@ -367,7 +396,7 @@ class DurableStream(Leaving):
         tried = False
         while True:
             with self._changed:
-                while self._reading and not reached():
+                while self._reading is not None and not reached():
                     self._check_open_locked()
                     if deadline.expired():
                         raise TimeoutError(self._behind())
@@ -376,21 +405,25 @@ class DurableStream(Leaving):
                     return
                 if tried and deadline.expired():  # there may always be something to read
                     raise TimeoutError(self._behind())
-                self._reading = True
+                self._reading = ends = Deadline(deadline.remaining())
             with self._read_by_this_thread():
-                self._receive(deadline)
+                try:
+                    self._receive(ends)
+                except TimeoutError:
+                    if deadline.expired():
+                        raise
             tried = True
 
     def _drain(self) -> None:
         """Read what the receiver has said, unless another thread does. Never blocks."""
         with self._changed:
-            if self._reading:
+            if self._reading is not None:
                 return
-            self._reading = True
+            self._reading = ends = Deadline(0.0)
         with self._read_by_this_thread():
             try:
                 for _ in range(MOST_READS):
-                    self._receive(Deadline(0.0))
+                    self._receive(ends)
             except TimeoutError:
                 return
 
@@ -403,13 +436,13 @@ class DurableStream(Leaving):
             raise
         finally:
             with self._changed:
-                self._reading = False
+                self._reading = None
                 self._changed.notify_all()
 
     def _receive(self, deadline: Deadline) -> None:
         if self._refusal is None:
             try:
-                data = call_within(deadline, self._stream.read, CHUNK)
+                data = read_until(self._stream, CHUNK, deadline)
             except TimeoutError:
                 raise TimeoutError(self._behind()) from None
             if not data:

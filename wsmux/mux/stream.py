@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 from ..exceptions import ConcurrencyError, StreamReset, WriteTimeout
+from ..runtime import clock
 from ..runtime.deadline import Deadline, deadline_in
 from ..runtime.interrupts import is_interrupt
 from ..runtime.parking import Parker
@@ -28,7 +29,17 @@ from .stream_socket import as_socket
 if TYPE_CHECKING:
     from .connection import Connection
 
-__all__ = ["Both", "ReadBytes", "Stream", "Text", "TextOptions", "WriteBytes", "make_file"]
+__all__ = [
+    "Both",
+    "ReadBytes",
+    "Stream",
+    "Text",
+    "TextOptions",
+    "WriteBytes",
+    "end_read",
+    "make_file",
+    "read_until",
+]
 
 # The modes of ``Stream.makefile``, by the type of file that each returns.
 Both: TypeAlias = Literal["rwb", "rbw", "wrb", "wbr", "brw", "bwr"]
@@ -74,6 +85,17 @@ def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOpti
         buffered = io.BufferedWriter(stream, size)
     made: File = buffered if "b" in mode else io.TextIOWrapper(buffered, **text)
     return made
+
+
+def read_until(stream: Stream, size: int, deadline: Deadline) -> bytes:
+    """Read as ``Stream.read`` does, until a deadline that ``end_read`` may move."""
+    return stream._read(_take, size, size, deadline) or b""
+
+
+def end_read(stream: Stream, deadline: Deadline) -> None:
+    """Let a thread in ``read_until`` time out now, if nothing has come. Never blocks."""
+    deadline.at = clock.monotonic()
+    stream._multiplexer.change(stream._record.reader.notify_forced)
 
 
 class _BufferedPair(io.BufferedRWPair):
