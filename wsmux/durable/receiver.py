@@ -173,9 +173,7 @@ class ReceivedStream:
             DurableRefused: another sender has.
         """
         if self._superseded:
-            raise DurableRefused(
-                Refusal.SUPERSEDED, f"another sender has opened {self.name!r} in the same epoch"
-            )
+            raise _superseded(self.name)
 
     # For ``DurableHandler``
 
@@ -362,14 +360,17 @@ class _Senders:
     def __init__(self, most: int) -> None:
         self._most = most
         self._changed = Condition(threading.Lock())
-        self._by_name: dict[str, ReceivedStream] = {}
+        self._openings = 0
+        # With the number of its opening: threads that wait for a name may wake in any order.
+        self._by_name: dict[str, tuple[int, ReceivedStream]] = {}
 
     @contextmanager
     def only(self, received: ReceivedStream, opened: Open) -> Iterator[None]:
         """Become the only stream of its name; the one before ends.
 
         Raises:
-            DurableRefused: that has another epoch or does not end in time, or there are too many.
+            DurableRefused: that has another epoch or does not end in time, or there are too many;
+                or a later one has become it.
         """
         self._take(received, opened)
         try:
@@ -381,25 +382,36 @@ class _Senders:
 
     def _take(self, received: ReceivedStream, opened: Open) -> None:
         deadline = Deadline(HANDOVER)
+        with self._changed:
+            self._openings += 1
+            number = self._openings
         while True:
             with self._changed:
-                older = self._by_name.get(opened.name)
-                if older is None:
+                found = self._by_name.get(opened.name)
+                if found is None:
                     if len(self._by_name) >= self._most:
                         text = f"{self._most} durable streams are open: try again later"
                         raise DurableRefused(Refusal.BUSY, text)
-                    self._by_name[opened.name] = received
+                    self._by_name[opened.name] = number, received
                     return
-            if older.epoch != opened.epoch:
+            other, holder = found
+            if holder.epoch != opened.epoch:
                 text = f"a sender of another epoch is sending {opened.name!r}: try again later"
                 raise DurableRefused(Refusal.BUSY, text)
-            older.supersede()
-            self._wait_for_end(opened.name, older, deadline)
+            if other > number:
+                raise _superseded(opened.name)
+            holder.supersede()
+            self._wait_for_end(opened.name, holder, deadline)
 
     def _wait_for_end(self, name: str, older: ReceivedStream, deadline: Deadline) -> None:
         with self._changed:
-            while self._by_name.get(name) is older:
+            while (found := self._by_name.get(name)) is not None and found[1] is older:
                 if deadline.expired():
                     text = f"the handler of the sender of {name!r} before has not returned yet"
                     raise DurableRefused(Refusal.BUSY, text)
                 self._changed.wait(deadline.remaining())
+
+
+def _superseded(name: str) -> DurableRefused:
+    text = f"another sender has opened {name!r} in the same epoch"
+    return DurableRefused(Refusal.SUPERSEDED, text)
