@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from wsmux.cli.main import main
 from wsmux.cli.terminal import CommandError
 from wsmux.cli.tokens import MAX_FILE, VARIABLE, token, tokens
 
-from ..helpers.commands import PATIENCE, run, run_here, running, served
+from ..helpers.commands import PATIENCE, command, run, run_here, running, served
+from ..helpers.ports import free_port
 from ..helpers.raw_peer import read_head, request
 from ..helpers.tunnel_server import Echo, connected, receive_all
 
@@ -282,11 +285,12 @@ def test_what_is_not_for_tunnels_may_have_a_token_too(path: Path) -> None:
     [
         (None, 101),
         ("http://127.0.0.1:{port}", 101),
+        ("http://localhost:{port}", 101),
         ("http://evil.example:{port}", 403),  # a page that had its name resolve to this machine
         ("https://evil.example", 403),
     ],
 )
-def test_on_loopback_no_page_of_elsewhere_reaches_the_tunnels(
+def test_on_loopback_no_page_of_elsewhere_reaches_what_is_served(
     bare: int, origin: str | None, status: int
 ) -> None:
     origin = None if origin is None else origin.format(port=bare)
@@ -296,8 +300,27 @@ def test_on_loopback_no_page_of_elsewhere_reaches_the_tunnels(
         assert read_head(sock)[0].startswith(f"HTTP/1.1 {status} ")
 
 
-@pytest.fixture(scope="module")
-def bare() -> Iterator[int]:
-    """Serve a command on loopback without a token; return the port."""
-    with served("--exec", "cat") as url:
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("serve", "--exec", "cat"),
+        ("serve", "--send", __file__),
+        ("bridge", "--to", "tcp://127.0.0.1:{free}"),
+    ],
+    ids=["exec", "send", "bridge"],
+)
+def bare(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Serve on loopback without a token; return the port."""
+    with running(*(each.format(free=free_port()) for each in request.param)) as url:
         yield int(url.rpartition(":")[2])
+
+
+def test_a_bridge_for_other_machines_says_so() -> None:
+    program = command("bridge", "--listen", "ws://0.0.0.0:0", "--to", "tcp://127.0.0.1:1")
+    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    told = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert "0.0.0.0 can be reached from other machines" in told
+    assert process.returncode == 130

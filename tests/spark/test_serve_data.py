@@ -43,6 +43,20 @@ def test_other_machines_need_a_token(tmp_path: Path) -> None:
     assert "give --token-file or WSMUX_TOKEN" in words
 
 
+def test_on_loopback_no_page_of_elsewhere_reaches_the_data(tmp_path: Path) -> None:
+    """Not even one that had its own name resolve to this machine, which would be same-origin."""
+    assert "every page" in refused(str(tmp_path), "--origin", "*")
+    with running("serve-data", str(tmp_path / "d"), "--port", "0") as url:
+        place = url.partition("//")[2]
+        port = place.rpartition(":")[2]
+        for name in (place, f"localhost:{port}"):
+            with rpc.connect(url, host=name, origin=f"http://{name}") as client:
+                assert client.rpc("dataset", "list", {}, PATIENCE) == {"datasets": []}
+        name = f"evil.example:{port}"
+        with pytest.raises(HandshakeError, match="403"):
+            wsmux.connect(url, timeout=PATIENCE, host=name, origin=f"http://{name}")
+
+
 def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("\n \n")
     (tmp_path / "tokens").chmod(0o600)

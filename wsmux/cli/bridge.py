@@ -1,8 +1,8 @@
 """Relay streams between clients that connect here and a server, each in its own wire.
 
-Each client gets its own connection to the server. The first line on stdout is the URL. With
---resume, connections of both sides go on after outages, as far as clients ask for it and the server
-allows it.
+Each client gets its own connection to the server, with the headers and certificates given here; it
+is asked for no token. The first line on stdout is the URL. With --resume, connections of both sides
+go on after outages, as far as clients ask for it and the server allows it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .addresses import (
     url,
 )
 from .terminal import CommandError, emit, seconds, sentence, talk
+from .tokens import origins_without_token
 
 if TYPE_CHECKING:
     from ..mux.connection import Connection
@@ -75,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     import wsmux
 
+    from ..handshake.access import is_loopback
+
     parts = urlsplit(args.listen)
     if parts.scheme == "wss" and not args.certfile:
         raise CommandError("listening at a wss:// address needs --certfile", status=2)
@@ -89,18 +92,22 @@ def run(args: argparse.Namespace) -> int:
         **subprotocol(args, args.to),
         **resuming(args, args.to, client_tls(args, args.to)),
     }
+    host = parts.hostname or "127.0.0.1"
     server = wsmux.serve(
         partial(_bridge, args, options),
-        host=parts.hostname or "127.0.0.1",
+        host=host,
         port=parts.port or 0,
         protocols=args.protocol or ("wsmux",),
         transport="tcp" if parts.scheme == "tcp" else "websocket",
-        origins=args.origin,
+        origins=origins_without_token(host, args.origin),
         ssl_context=server_tls(args),
         resume=bool(args.resume),
     )
     with server:
         emit(json.dumps({"url": server.url, "port": server.port}) if args.json else server.url)
+        if not is_loopback(host):
+            text = f"{host} can be reached from other machines, where whoever connects may use "
+            talk(f"wsmux bridge: {text}{args.to} with the rights given here")
         talk(f"bridging to {args.to}; Ctrl-C ends it")
         server.serve_forever()
     return 0

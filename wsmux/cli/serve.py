@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from ..runtime.logs import logger
 from .addresses import add_listening, server_tls
 from .terminal import CommandError, emit, talk
-from .tokens import VARIABLE, add_token_file, tokens
+from .tokens import (
+    VARIABLE,
+    add_token_file,
+    check_without_token,
+    origins_without_token,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from ..mux.connection import Connection
@@ -100,26 +106,17 @@ def _access(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         CommandError: too many could connect, or tokens cannot be required.
     """
-    from ..handshake.access import is_loopback
-
     known = tokens(args.token_file)
     if known and args.tcp:
         given = "--token-file" if args.token_file else VARIABLE
         text = f"a plain socket has no request that could carry a token: --tcp or {given}, not both"
         raise CommandError(text, status=2)
-    if known or not (_offers_tunnels(args) or args.uploads):
-        return {"token": known or None, "origins": args.origin}
-    if not is_loopback(args.host):
+    if known:
+        return {"token": known, "origins": args.origin}
+    if _offers_tunnels(args) or args.uploads:
         instead = " instead of --tcp, which carries none" if args.tcp else ""
-        text = f"{args.host or 'every address'} can be reached from other machines, where whoever "
-        text += f"connects may use what is allowed: give --token-file or {VARIABLE}{instead}"
-        raise CommandError(text, status=2)
-    if "*" in (args.origin or ()):
-        text = "--origin '*' lets every page that a browser on this machine shows use what is "
-        text += f"allowed: name the origins, or give --token-file or {VARIABLE}"
-        raise CommandError(text, status=2)
-    # A page whose own name was made to resolve to this machine would be same-origin.
-    return {"origins": args.origin or ("loopback",)}
+        check_without_token(args.host, args.origin, instead)
+    return {"origins": origins_without_token(args.host, args.origin)}
 
 
 def _offers_tunnels(args: argparse.Namespace) -> bool:

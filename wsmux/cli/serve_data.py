@@ -20,7 +20,13 @@ from .addresses import add_serving, server_tls
 from .processes import supervise
 from .redis_urls import PASSWORD_HELP, with_password
 from .terminal import CommandError, emit, installed, missing, positive_int, talk
-from .tokens import VARIABLE, add_token_file, tokens
+from .tokens import (
+    VARIABLE,
+    add_token_file,
+    check_without_token,
+    origins_without_token,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from ..spark.server.data_server import DataServer
@@ -175,14 +181,12 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(args.topics, str) and not installed("redis"):
         raise missing("redis", "cluster")
     from ..endpoints.acceptor import listen
-    from ..handshake.access import is_loopback
     from ..spark.store.directory import open_directory
     from ..spark.tables.object_folder import open_objects
 
     known = tokens(args.token_file)
-    if not known and not is_loopback(args.host):
-        text = f"{args.host} can be reached from other machines: give --token-file or {VARIABLE}"
-        raise CommandError(text, status=2)
+    if not known:
+        check_without_token(args.host, args.origin)
     if args.processes == 1 or args.child:
         return _serve(args, known)
     # So that errors are reported once.
@@ -219,7 +223,8 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
     from ..spark.server.ingest_stream import GroupCommit
     from ..spark.store.base import Retention
 
-    options: dict[str, Any] = {"origins": args.origin}
+    origins = args.origin if known else origins_without_token(args.host, args.origin)
+    options: dict[str, Any] = {"origins": origins}
     if args.ttl is not None:
         options["ttl"] = args.ttl
     if args.retention is not None:

@@ -1,15 +1,26 @@
-"""Read tokens from a file or the environment, which process listings do not show."""
+"""Read tokens from a file or the environment, which process listings do not show.
+
+And decide who may connect to a server that asks for none.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from .terminal import CommandError
 
-__all__ = ["VARIABLE", "add_token_file", "token", "tokens"]
+__all__ = [
+    "VARIABLE",
+    "add_token_file",
+    "check_without_token",
+    "origins_without_token",
+    "token",
+    "tokens",
+]
 
 VARIABLE = "WSMUX_TOKEN"
 
@@ -57,6 +68,38 @@ def tokens(path: Path | None) -> list[str]:
         text = "a token has no spaces and no other characters than visible ASCII"
         raise CommandError(f"{path or VARIABLE}: {text}", status=2)
     return found
+
+
+def origins_without_token(host: str, given: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the origins of pages that may connect to a server that asks for no token.
+
+    A page whose own name was made to resolve to this machine (DNS rebinding) would be same-origin.
+    """
+    from ..handshake.access import is_loopback
+
+    return given or (("loopback",) if is_loopback(host) else None)
+
+
+def check_without_token(host: str, origins: Sequence[str] | None, instead: str = "") -> None:
+    """Return if a server may do for whoever connects what it is told to do.
+
+    Args:
+        host, origins: where it listens, and to which pages, as given.
+        instead: what of the command line a token is incompatible with.
+
+    Raises:
+        CommandError: other machines reach it, or every page that a browser of this one shows.
+    """
+    from ..handshake.access import is_loopback
+
+    if not is_loopback(host):
+        text = f"{host or 'every address'} can be reached from other machines, where whoever "
+        text += f"connects may use what is allowed: give --token-file or {VARIABLE}{instead}"
+        raise CommandError(text, status=2)
+    if "*" in (origins or ()):
+        text = "--origin '*' lets every page that a browser on this machine shows use what is "
+        text += f"allowed: name the origins, or give --token-file or {VARIABLE}"
+        raise CommandError(text, status=2)
 
 
 def _read(path: Path) -> bytes:
