@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 
+from ..runtime.logs import printable
 from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
-from .terminal import emit, seconds
+from .terminal import MAX_MESSAGE, emit, seconds
 
 EPILOG = "Example: wsmux doctor --idle 90 wss://example.org/files"
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         emit(json.dumps(report.as_json()))
     else:
         for step in report.steps:
-            emit(f"{MARKS[step.status]:<5}{step.name:<15}{step.fact}")
+            emit(f"{MARKS[step.status]:<5}{step.name:<15}{printable(step.fact, MAX_MESSAGE)}")
             if step.fix:
-                emit(f"{'':<20}-> {step.fix}")
+                emit(f"{'':<20}-> {printable(step.fix, MAX_MESSAGE)}")
     return int(report.failed)

@@ -7,6 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from ..runtime.logs import printable
 from .addresses import add_connecting, add_token, client_tls, headers, url
 from .serve_data import size
 from .terminal import CommandError, Table, emit, positive_int, seconds, show, talk
@@ -89,7 +90,7 @@ def _show_optimized(args: argparse.Namespace, answer: dict[str, Any]) -> None:
 
 def _show_vacuumed(args: argparse.Namespace, answer: dict[str, Any]) -> None:
     for path in answer["files"]:
-        emit(path)
+        emit(printable(path))
     what = "would be removed" if args.dry_run else "were removed"
     talk(f"{answer['count']} files of {answer['bytes']} bytes {what}")
 

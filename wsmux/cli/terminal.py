@@ -10,8 +10,10 @@ from typing import Any
 
 from ..runtime.deadline import LONGEST_WAIT
 from ..runtime.hints import how_to_install
+from ..runtime.logs import printable
 
 __all__ = [
+    "MAX_MESSAGE",
     "CommandError",
     "Table",
     "emit",
@@ -24,6 +26,10 @@ __all__ = [
     "talk",
     "tqdm_class",
 ]
+
+
+# Characters of a message; those of servers are shorter.
+MAX_MESSAGE = 64 * 1024
 
 
 class CommandError(Exception):
@@ -77,8 +83,11 @@ def emit(text: str) -> None:
 
 
 def talk(text: str) -> None:
-    """Write a message to stderr and flush."""
-    sys.stderr.write(f"{text}\n")
+    """Write a message to stderr, as one line, and flush.
+
+    A server may have written a part of it, so line breaks and terminal codes are escaped.
+    """
+    sys.stderr.write(f"{printable(text, MAX_MESSAGE)}\n")
     sys.stderr.flush()
 
 
@@ -104,7 +113,7 @@ def tqdm_class(wanted: bool | None = None) -> Any:
 
 
 class Table:
-    """Hold rows of text under a title, with notes below."""
+    """Hold rows of text under a title, with notes below; cells are escaped as by ``talk``."""
 
     def __init__(
         self,
@@ -115,7 +124,7 @@ class Table:
     ) -> None:
         self.title = title
         self.columns = list(columns)
-        self.rows = [list(row) for row in rows]
+        self.rows = [[printable(cell, MAX_MESSAGE) for cell in row] for row in rows]
         self.notes = list(notes)
 
     def __str__(self) -> str:
