@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from ..helpers.programs import needs
+from ..helpers.timeouts import WAIT
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gevent") is None, reason="gevent is not installed"
 )
@@ -52,6 +55,35 @@ FILES = (
 
 # Every wire on one carrier of its own; both ends are in the patched process.
 CARRIERS = "[ws-wsmux or [tcp-yamux or [socketpair-bymux or [unix-js-ws"
+
+
+COMMANDS = """
+from gevent import monkey
+monkey.patch_all()
+import wsmux
+from wsmux.tunnel import RemoteProcess, TunnelServer
+served = TunnelServer(programs=["sh", "cat"]).serve
+with wsmux.serve(stream_handler=served, workers=16) as server, wsmux.connect(server.url) as client:
+    with RemoteProcess(client, ["cat"]) as process:
+        process.stdio.write(b"hello")  # which another greenlet copies
+        process.stdio.close_write()
+        print(process.stdio.read(), process.wait(10))
+    with RemoteProcess(client, ["sh", "-c", "exit 7"]) as process:
+        print(process.wait(10))
+"""
+
+
+def test_a_command_of_a_tunnel_lets_other_greenlets_run() -> None:
+    needs("sh", "cat")
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT,
+    )
+    assert (done.returncode, done.stdout) == (0, "b'hello' 0\n7\n"), done.stderr[-4000:]
 
 
 @pytest.mark.long

@@ -60,6 +60,26 @@ def test_bytes_pass_through_stdin_and_stdout(client: wsmux.Connection) -> None:
         assert process.wait(0) == 0
 
 
+def test_a_command_ends_where_its_process_is_reaped_by_the_system() -> None:
+    """An application may ignore SIGCHLD, or inherit that; as in ``subprocess``, the code is 0."""
+    needs("sh")
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with (
+            tunnels(programs=["sh"], max_tunnels=4) as server,
+            wsmux.connect(server.url) as connection,
+        ):
+            for _ in range(3):  # of which each needs three of the four places
+                with shell(connection, "echo out") as process:
+                    assert process.stdio.read() == b"out\n"
+                    assert process.wait(WAIT) == 0
+            with shell(connection, "sleep 600") as process:
+                process.send_signal("KILL")
+                assert process.wait(WAIT) == 0
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_stderr_and_the_exit_code_come_apart(client: wsmux.Connection) -> None:
     with shell(client, "echo out; echo err >&2; exit 7") as process:
         assert process.stdio.read() == b"out\n"

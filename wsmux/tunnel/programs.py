@@ -20,6 +20,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import IO, TypeVar
 
@@ -146,7 +147,7 @@ class _Running:
                 return
             self._start(self._copy_in, threads)
             # Not reaped yet: a zombie keeps its process group id from being reused.
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            process.await_end()
             with self._changed:
                 while self._writing:
                     self._changed.wait()
@@ -246,8 +247,9 @@ class _Running:
     def _signal(self, number: int) -> None:
         with self._changed:
             if self._process is not None and not self._reaped:
-                # The pid is valid: at worst it is a zombie.
-                os.killpg(self._process.pid, number)
+                # The pid is valid: at worst it is a zombie, or was reaped by others.
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
 
     def _obey(self) -> None:
         """Send the signals that the client names; kill the command if it disconnects."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 __all__ = ["Spawned"]
@@ -60,6 +61,27 @@ class Spawned:
             )
             failed.pop_all()
         self.stdin, self.stdout, self.stderr = (pipe for pipe, _ in ends)
+
+    def await_end(self) -> None:
+        """Wait until it has ended, without reaping it: so its process id stays its own.
+
+        Where the system or other code reaps it, as it does with SIGCHLD ignored and under gevent,
+        until then. ``poll`` lets other greenlets run, which ``waitid`` does not.
+        """
+        try:
+            ended = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        except OSError:  # the system has no such descriptors, or none left
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            return
+        try:
+            poller = select.poll()
+            poller.register(ended, select.POLLIN)
+            poller.poll()
+        finally:
+            os.close(ended)
 
     def wait(self) -> int:
         """Wait until it has ended, and return its exit code, negative for a signal.
