@@ -19,7 +19,7 @@ from wsmux.mux.stream import Stream
 from wsmux.mux.stream_record import StreamRecord
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.memory import process_memory
-from wsmux.runtime.parking import Parker, wake
+from wsmux.runtime.parking import OneShotEvent, Parker, wake
 from wsmux.transport.message_transport import MessageTransport
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ __all__ = [
     "session_records_of",
     "socket_of",
     "state_of",
+    "stopping_of",
     "threads_resting",
     "waited_for",
     "waits_for_room",
@@ -436,6 +437,11 @@ def alarm_of(handler: RpcHandler) -> float:
 def connections_made(link: Link) -> int:
     """Return how many connections the two ends of a link have had."""
     return len(link._threads)
+
+
+def stopping_of(supervisor: Supervisor) -> OneShotEvent:
+    """Return what is set when a supervisor is being closed."""
+    return supervisor._stopping
 
 
 def lost_within(supervisor: Supervisor, timeout: float) -> bool:

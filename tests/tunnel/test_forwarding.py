@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,7 @@ from wsmux.tunnel import (
 from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.supervisor import Supervisor
 
-from ..helpers.inside import lost_within, multiplexer_of, request_kinds_of
+from ..helpers.inside import lost_within, multiplexer_of, request_kinds_of, stopping_of
 from ..helpers.ports import free_port
 from ..helpers.scripted import WAIT
 from ..helpers.tunnel_inputs import GREETING, reply
@@ -400,6 +401,93 @@ def test_attempts_go_on_until_one_is_made() -> None:
         assert not wait_for_answer(supervisor)
         supervisor.close()
     assert "no connection: away" in told
+
+
+def unread(sentence: str) -> None:
+    raise BrokenPipeError("nobody reads this any more")
+
+
+def test_who_cannot_be_told_of_a_change_does_not_end_reconnecting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made: list[wsmux.Connection] = []
+    with tunnels() as server:
+        supervisor = Supervisor(lambda: wsmux.connect(server.url), prepare=made.append, tell=unread)
+        for count in (2, 3):
+            served_by(server).abort()
+            wait_for(lambda: len(made) == count)  # noqa: B023
+            assert not wait_for_answer(supervisor)
+        supervisor.close()
+    assert "nobody reads this any more" in caplog.text
+
+
+def test_who_cannot_be_told_of_a_refusal_does_not_end_asking_again(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote_listening, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote_listening, "LONGEST_PAUSE", 0.05)
+    moody = Moody()
+    with (
+        wsmux.serve(stream_handler=moody.serve, workers=256) as server,
+        forwarding(server, remote=[parse_forward(f"0:{echo.place}")], tell=unread) as forwarder,
+    ):
+        moody.refusal = refuse
+        served_by(server).abort()
+        wait_for(lambda: forwarder.remote == [])
+        moody.refusal = None
+        wait_for(lambda: forwarder.remote)
+        assert through(forwarder.remote[0].listen) == DATA
+
+
+def test_closing_between_a_connection_and_telling_of_it_ends_both() -> None:
+    made: list[wsmux.Connection] = []
+    closing = threading.Event()
+    with tunnels() as server:
+
+        def connect() -> wsmux.Connection:
+            made.append(wsmux.connect(server.url))
+            return made[-1]
+
+        def tell(sentence: str) -> None:
+            if sentence == "connected again":
+                closer.start()
+                assert closing.wait(WAIT)
+
+        supervisor = Supervisor(connect, tell=tell)
+        stopping = stopping_of(supervisor)
+        closer = threading.Thread(target=supervisor.close)
+        served_by(server).abort()
+        wait_for(lambda: stopping.is_set())
+        closing.set()
+        assert made[1].wait_closed(WAIT)
+        closer.join(WAIT)
+        assert not closer.is_alive()
+
+
+@pytest.mark.parametrize("step", ["connecting", "connected"])
+def test_closing_while_a_connection_is_made_leaves_none(step: str) -> None:
+    made: list[wsmux.Connection] = []
+    with tunnels() as server:
+
+        def connect() -> wsmux.Connection:
+            if made and step == "connecting":
+                closer.start()
+                wait_for(stopping_of(supervisor).is_set)
+            made.append(wsmux.connect(server.url))
+            return made[-1]
+
+        def prepare(connection: wsmux.Connection) -> None:
+            if len(made) > 1 and step == "connected":
+                closer.start()
+                wait_for(stopping_of(supervisor).is_set)
+
+        supervisor = Supervisor(connect, prepare=prepare, tell=lambda text: None)
+        closer = threading.Thread(target=supervisor.close)
+        served_by(server).abort()
+        wait_for(lambda: len(made) > 1)
+        assert made[1].wait_closed(WAIT)
+        closer.join(WAIT)
+        assert not closer.is_alive()
 
 
 def wait_for_answer(supervisor: Supervisor) -> bool:

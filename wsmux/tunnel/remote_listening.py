@@ -23,6 +23,7 @@ from .errors import TunnelError
 from .exchange import HEAD_TIMEOUT, ask
 from .places import Forward, Place, parse_place
 from .request_head import Request
+from .supervisor import guarded
 
 __all__ = ["RemoteListening"]
 
@@ -43,7 +44,7 @@ class RemoteListening:
 
     def __init__(self, wanted: Iterable[Forward], tell: Callable[[str], None]) -> None:
         self._wanted = tuple(wanted)
-        self._tell = tell
+        self._tell = guarded(tell)
         self._lock = threading.Lock()  # guards all attributes below
         self._connection: Connection | None = None
         # By number. The server listens as long as the stream is open.

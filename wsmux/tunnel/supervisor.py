@@ -24,7 +24,7 @@ from .errors import TunnelError
 from .exchange import HEAD_TIMEOUT, ask
 from .request_head import Request
 
-__all__ = ["PATIENCE", "Supervisor"]
+__all__ = ["PATIENCE", "Supervisor", "guarded"]
 
 # Maximum seconds of the first delay and of any delay; seconds for a connection to count as stable.
 FIRST_PAUSE, LONGEST_PAUSE, STEADY = 0.5, 30.0, 10.0
@@ -35,6 +35,21 @@ PATIENCE = 30.0
 _log = logger("wsmux.tunnel")
 
 
+def guarded(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that logs what ``tell`` raises, as for a pipe that nobody reads any more.
+
+    The threads that call it keep connections; these must not end with such a pipe.
+    """
+
+    def told(sentence: str) -> None:
+        try:
+            tell(sentence)
+        except Exception:
+            _log.exception("a change of the tunnels could not be told")
+
+    return told
+
+
 class Supervisor:
     """Stay connected, as far as possible.
 
@@ -43,7 +58,7 @@ class Supervisor:
             attempt, so it may fetch a fresh token.
         prepare: called with each connection before others can use it; an exception fails the
             attempt.
-        tell: called with a sentence for each change.
+        tell: called with a sentence for each change; what it raises is logged.
 
     Raises:
         WsmuxError, OSError: the first attempt failed. Later ones are retried instead.
@@ -58,7 +73,7 @@ class Supervisor:
     ) -> None:
         self._connect = connect
         self._prepare = prepare
-        self._tell = tell
+        self._tell = guarded(tell)
         self._changed = Condition()
         self._stopping = OneShotEvent()
         self._pause = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -137,9 +152,17 @@ class Supervisor:
             if steady.expired():
                 self._pause.reset()
             connection = self._again()
+            if connection is None:
+                return
             with self._changed:
-                self._connection = connection
-                self._changed.notify_all()
+                stopping = self._stopping.is_set()
+                if not stopping:
+                    self._connection = connection
+                    self._changed.notify_all()
+            if stopping:  # by who has found no connection to close
+                connection.close()
+                return
+            self._tell("connected again")
 
     def _again(self) -> Connection | None:
         """Make the next connection, however long it takes; return ``None`` once closed."""
@@ -148,14 +171,10 @@ class Supervisor:
                 connection = self._attempt()
             except (WsmuxError, OSError) as error:
                 self._tell(f"no connection: {error}")
-                continue
             except Exception:
                 _log.exception("connecting failed unexpectedly and will be retried")
-                continue
-            if not self._stopping.is_set():
-                self._tell("connected again")
+            else:
                 return connection
-            connection.close()
         return None
 
     def _attempt(self) -> Connection:
