@@ -199,6 +199,70 @@ def test_arguments_stand_where_a_driver_wants_them(tmp_path: Path) -> None:
     assert store.committed("a", EPOCH) == 5
 
 
+@pytest.mark.parametrize("counted", [0, -1])
+def test_a_driver_that_does_not_count_what_stays_the_same_is_understood(
+    tmp_path: Path, counted: int
+) -> None:
+    """As those of MySQL do; PEP 249 allows -1 for all."""
+    path = tmp_path / "offsets.db"
+
+    class Cursor(sqlite3.Cursor):
+        rowcount = counted  # type: ignore[assignment]
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+    store = SqlOffsets(lambda: sqlite3.connect(path, factory=Connection))
+    store.commit("a", EPOCH, 5)
+    with closing(sqlite3.connect(path, factory=Connection)) as database, database:
+        store.record(database, "a", EPOCH, 7)
+    store.commit("a", EPOCH, 7)  # what ``ReceivedStream.commit`` does then
+    with pytest.raises(DurableRefused, match="7 bytes of 'a' are committed") as raised:
+        store.commit("a", EPOCH, 6)
+    assert raised.value.kind is Refusal.SUPERSEDED
+    store.commit("a", OTHER, 3)
+    assert (store.committed("a", EPOCH), store.committed("a", OTHER)) == (0, 3)
+
+
+def test_an_older_snapshot_of_the_row_is_no_permission(tmp_path: Path) -> None:
+    """Where a transaction reads what was there when it began, and changes what is there now."""
+    path = tmp_path / "offsets.db"
+
+    class Cursor(sqlite3.Cursor):
+        def fetchone(self) -> Any:
+            name, epoch, position = super().fetchone()
+            return name, epoch, position - 5
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+    store = SqlOffsets(lambda: sqlite3.connect(path))
+    store.commit("a", EPOCH, 10)
+    with (
+        closing(sqlite3.connect(path, factory=Connection)) as database,
+        pytest.raises(DurableRefused, match="or more meanwhile"),
+    ):
+        store.record(database, "a", EPOCH, 7)
+    assert store.committed("a", EPOCH) == 10
+
+
+def test_a_name_that_the_database_takes_for_another_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "CREATE TABLE wsmux_offsets (name VARCHAR(255) NOT NULL COLLATE NOCASE PRIMARY KEY, "
+            "epoch CHAR(32) NOT NULL, position BIGINT NOT NULL)"
+        )
+    store = SqlOffsets(lambda: sqlite3.connect(path))
+    store.commit("A", EPOCH, 5)
+    with pytest.raises(DurableRefused, match="takes 'a' for the name 'A'") as raised:
+        store.committed("a", EPOCH)
+    assert raised.value.kind is Refusal.NAME
+    assert store.committed("A", EPOCH) == 5
+
+
 def test_all_stores_are_offsets(tmp_path: Path) -> None:
     def takes(store: Offsets) -> Offsets:
         return store

@@ -44,7 +44,9 @@ class SqlOffsets:
     """Keep offsets in a table of any database with a driver of PEP 249. Any thread may use it.
 
     The table is made if it is missing: ``name``, the key; ``epoch``, 32 hexadecimal digits; and
-    ``position``, a number of 64 bits.
+    ``position``, a number of 64 bits. Where the database compares names without case, as MySQL and
+    MariaDB do by default, make it beforehand with a binary collation of ``name``; otherwise a name
+    that is taken for another one is refused.
 
     Args:
         connect: returns a connection of its own for each call, whose transactions are not committed
@@ -71,7 +73,7 @@ class SqlOffsets:
         self._connect = connect
         marks = [_MARKS[paramstyle](place) for place in range(1, 6)]
         # What may stand in a statement is checked above: a table cannot be an argument of one.
-        self._select = f"SELECT epoch, position FROM {table} WHERE name = {marks[0]}"
+        self._select = f"SELECT name, epoch, position FROM {table} WHERE name = {marks[0]}"
         # One statement, so that of two transactions the later one waits for the row, or fails.
         self._update = (
             f"UPDATE {table} SET epoch = {marks[0]}, position = {marks[1]} "
@@ -116,7 +118,8 @@ class SqlOffsets:
             offset: behind what has its effect in this transaction.
 
         Raises:
-            DurableRefused: more of the stream is committed already, by another receiver: roll back.
+            DurableRefused: more of the stream is committed already, by another receiver, or the
+                database takes another name for this one: roll back.
         """
         cursor = connection.cursor()
         digits = epoch.hex()
@@ -124,14 +127,31 @@ class SqlOffsets:
         if cursor.rowcount == 1:
             return
         found = self._find(cursor, name)
-        if found is not None:
+        if found is None:
+            cursor.execute(self._insert, (name, digits, offset))
+        # Some drivers do not count rows that had these values already, or count none at all. Lower
+        # values are of a snapshot: had the row still had them, it would have these now.
+        elif found != (digits, offset):
             raise DurableRefused(
                 Refusal.SUPERSEDED,
-                f"{found[1]} bytes of {name!r} are committed, more than the {offset} to record",
+                f"{found[1]} bytes of {name!r} are committed, or more meanwhile, and not the "
+                f"{offset} to record",
             )
-        cursor.execute(self._insert, (name, digits, offset))
 
     def _find(self, cursor: Any, name: str) -> tuple[str, int] | None:
+        """Return epoch and offset of a name, ``None`` if there are none.
+
+        Raises:
+            DurableRefused: the database takes another name for this one.
+        """
         cursor.execute(self._select, (name,))
         row = cursor.fetchone()
-        return None if row is None else (str(row[0]), int(row[1]))
+        if row is None:
+            return None
+        if isinstance(row[0], str) and row[0] != name:  # a column of bytes compares them
+            raise DurableRefused(
+                Refusal.NAME,
+                f"the database takes {name!r} for the name {row[0]!r}, which it has: give the "
+                "column of names a binary collation, or use names that differ by more than case",
+            )
+        return str(row[1]), int(row[2])
