@@ -18,6 +18,7 @@ from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.tables import compaction
 from wsmux.spark.tables.actions import DataFile
 from wsmux.spark.tables.compaction import AutoOptimizer, Stopped, bins, optimize
+from wsmux.spark.tables.table import DeltaDirectory
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
 from ...helpers.spark.engines import by_polars, deltalake
@@ -290,6 +291,25 @@ def test_it_gives_up_where_everything_is_replaced_all_the_time(filled: Path) -> 
     assert caught.value.code == "BUSY"
     assert read(store(filled)) == list(range(70, 90))
     assert left(filled) == []
+
+
+def test_what_a_sweep_has_removed_replaces_nothing(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = DeltaDirectory.locked
+
+    def sweep_first(table: DeltaDirectory) -> Any:
+        if left(filled):  # what was joined is staged
+            monkeypatch.setattr(DeltaDirectory, "locked", locked)
+            store(filled).expire(time.time() + 2 * 86_400.0)
+        return locked(table)
+
+    monkeypatch.setattr(DeltaDirectory, "locked", sweep_first)
+    with pytest.raises(RiverError, match="^BUSY: datasets/d has lost what was joined .* ask again"):
+        store(filled).optimize("d")
+    assert read(store(filled)) == list(range(60))
+    assert store(filled).optimize("d").files_removed == 6
+    assert read(store(filled)) == list(range(60))
 
 
 def test_two_at_once_do_not_do_the_same(filled: Path) -> None:

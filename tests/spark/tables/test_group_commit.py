@@ -13,6 +13,7 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark import DeltaDatasets
 from wsmux.spark.store.base import Span
+from wsmux.spark.tables.staging import StagedPart
 from wsmux.spark.tables.table import DeltaDirectory
 
 from ...helpers.spark.arrow_data import SCHEMA, pa, rows
@@ -188,6 +189,33 @@ def test_what_groups_stage_is_swept_when_it_is_old_and_begun_anew(
     add(store, {"a": Span(2, 3)}, rows(2, 1))
     (other,) = staged.iterdir()
     assert other != first
+    assert held(store) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("moment", ["before its end", "behind its end"])
+def test_rows_whose_staged_file_is_swept_are_not_acknowledged(
+    store: DeltaDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """As behind a pause that is longer than ``ttl``, or where a clock steps."""
+    end = StagedPart.end
+
+    def sweep() -> None:
+        DeltaDatasets(tmp_path).expire(time.time() + 2 * 86_400.0)
+
+    def swept_end(part: StagedPart) -> Any:
+        if moment == "before its end":
+            sweep()
+        finished = end(part)
+        if moment == "behind its end":
+            sweep()
+        return finished
+
+    with monkeypatch.context() as sweeping:
+        sweeping.setattr(StagedPart, "end", swept_end)
+        with pytest.raises(RiverError, match="^BUSY: datasets/d was swept while .* ask again"):
+            add(store, {"a": Span(0, 3)}, rows(0, 3))
+    assert (held(store), known(store, "a"), left(tmp_path)) == ([], [0], set())
+    assert add(store, {"a": Span(0, 3)}, rows(0, 3)) == []
     assert held(store) == [0, 1, 2]
 
 

@@ -18,9 +18,10 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark import SqliteTopics, serve_data
 from wsmux.spark.protocol import Receipt
-from wsmux.spark.store.base import Committed
+from wsmux.spark.store.base import Committed, Span
 from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.tables import object_folder
+from wsmux.spark.tables.staging import StagedPart
 from wsmux.spark.tables.table import DeltaDirectory
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
@@ -230,6 +231,50 @@ def test_who_aborts_and_who_commits_agree(
     assert store.commit(txn, [receipt]).version == 2
     assert other.abort(txn) is True
     assert read(other) == list(range(20))
+
+
+def add(datasets: DeltaDatasets, before: int, count: int) -> list[str]:
+    """Add rows of an ingest client."""
+    schema = datasets.ingest_target("d", "a").schema
+    spans = {"a": Span(before, before + count)}
+    return datasets.ingest("d", schema, [rows(before, count)], spans)
+
+
+def test_rows_that_another_server_sweeps_are_not_acknowledged(
+    store: DeltaDatasets, far: DeltaDatasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does whose clock is ahead."""
+    write(store, 100, 1)
+    end = StagedPart.end
+
+    def swept_end(part: StagedPart) -> Any:
+        finished = end(part)
+        far.expire(time.time() + 2 * TTL)
+        return finished
+
+    with monkeypatch.context() as sweeping:
+        sweeping.setattr(StagedPart, "end", swept_end)
+        with pytest.raises(RiverError, match="^BUSY: datasets/d was swept while"):
+            add(store, 0, 3)
+    assert read(far) == [100]
+    assert add(store, 0, 3) == []
+    assert read(far) == [100, 0, 1, 2]
+
+
+def test_a_server_that_dies_while_it_sweeps_stops_no_ingest(
+    store: DeltaDatasets, far: DeltaDatasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, 100, 1)
+    assert add(store, 0, 3) == []
+
+    def die(*arguments: Any) -> None:
+        raise OSError("no more")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(table_of(far, "d").staging, "drop", die)
+        far.expire(time.time() + 2 * TTL)  # refuses what ingest has staged, and does not remove it
+    assert add(store, 3, 2) == []
+    assert read(far) == [100, 0, 1, 2, 3, 4]
 
 
 def test_an_abort_before_there_is_a_table_leaves_the_files_to_sweeps(

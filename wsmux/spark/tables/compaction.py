@@ -226,10 +226,12 @@ class _Optimizer:
             part.discard()  # nothing once it was finished
         finished = self._table.staging.part(self._key, receipt.file)
         if finished is None:
-            text = f"{self._table.shown}: what was joined was removed by another process"
-            raise refusal(Code.BUSY, f"{text}: nothing was changed; ask again")
+            raise self._swept()
         (staged,) = finished.files  # all rows are of one partition
         return Joined(files, staged)
+
+    def _swept(self) -> RiverError:
+        return self._table.busy("has lost what was joined to a sweep of another process")
 
     def _batches(self, files: Sequence[DataFile], schema: Any) -> Iterator[Any]:
         """Yield the rows of files, small batches put together."""
@@ -253,6 +255,9 @@ class _Optimizer:
         """Replace files, all at once; ``None`` if some are not there any more.
 
         Another program may add an entry at any moment, so that it is tried again, but not forever.
+
+        Raises:
+            RiverError: BUSY, if what was written is gone, too.
         """
         with self._table.locked():
             for _ in range(ATTEMPTS):
@@ -262,6 +267,8 @@ class _Optimizer:
                     if state.ident != ident or not _is_there(state, sources):
                         return None
                     version = state.version
+                if not self._table.is_open(state, self._key):
+                    raise self._swept()
                 if self._table.add_entry(version, ident, lambda _: self._actions()):
                     return Optimized(
                         version + 1,

@@ -9,10 +9,12 @@ there is an application transaction of Delta too, ``ingest:ID``, which the log h
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from ...rpc import RiverError
 from ...runtime.deadline import Deadline
 from ..protocol import TEMPORARY, Code, refusal
 from ..store.base import Span
@@ -64,35 +66,50 @@ def append_group(
         ident, declared = state.ident, _declared(state)
         kept, columns = arrow_of(state.schema(state.version)), state.partition_columns
     _check_schema(kept, schema, f"dataset {table.name}")
-    part = table.staging.common_part(kept, columns)
-    added = False
+    with _unswept(table):
+        part = table.staging.common_part(kept, columns, state.refused)
+        added = False
+        try:
+            for batch in batches:
+                batch = fitted(batch, schema)
+                part.write(batch if schema.equals(kept) else aligned(batch, kept))
+            finished = part.end()
+            made = partial(_actions, finished, spans)
+            deadline = Deadline(timeout)
+            with table.locked():
+                for found in table.attempts(deadline):
+                    state = check_writable(table, found)
+                    version = state.version  # first: other threads bring it up to date meanwhile
+                    if state.ident != ident or _declared(state) != declared:
+                        raise table.busy("has another schema since this was written")
+                    stale = [
+                        client
+                        for client, span in spans.items()
+                        if ingested(table, state, client)[0] != span.before
+                    ]
+                    if stale:
+                        return stale
+                    if not table.is_open(state, part.key):
+                        raise refusal(Code.NO_TXN, "what was staged has been removed")
+                    if table.add_entry(version, ident, made):
+                        added = True
+                        return []
+            raise table.busy()
+        finally:
+            part.discard()
+            table.settle(part, added=added)
+
+
+@contextmanager
+def _unswept(table: DeltaDirectory) -> Iterator[None]:
+    """Raise BUSY for NO_TXN: a sweep took for old what was staged a moment ago, and removed it."""
     try:
-        for batch in batches:
-            batch = fitted(batch, schema)
-            part.write(batch if schema.equals(kept) else aligned(batch, kept))
-        finished = part.end()
-        made = partial(_actions, finished, spans)
-        deadline = Deadline(timeout)
-        with table.locked():
-            for found in table.attempts(deadline):
-                state = check_writable(table, found)
-                version = state.version  # first: other threads bring the state up to date meanwhile
-                if state.ident != ident or _declared(state) != declared:
-                    raise table.busy("has another schema since this was written")
-                stale = [
-                    client
-                    for client, span in spans.items()
-                    if ingested(table, state, client)[0] != span.before
-                ]
-                if stale:
-                    return stale
-                if table.add_entry(version, ident, made):
-                    added = True
-                    return []
-        raise table.busy()
-    finally:
-        part.discard()
-        table.settle(part, added=added)
+        yield
+    except RiverError as error:
+        if error.code != Code.NO_TXN:
+            raise
+        text = "was swept while this was staged (do the clocks of its servers agree?)"
+        raise table.busy(text) from error
 
 
 def _declared(state: TableState) -> tuple[Any, ...]:

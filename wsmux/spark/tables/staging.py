@@ -20,7 +20,7 @@ import json
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import PurePosixPath
@@ -156,16 +156,25 @@ class Staging:
             return _PartitionedPart(self._folder, at, name, self._table, schema, partition_by)
         return _NewPart(self._folder, at, name, self._table, schema)
 
-    def common_part(self, schema: Any, partition_by: Sequence[str]) -> StagedPart:
+    def is_open(self, key: str) -> bool:
+        """Return whether a transaction was begun, and has not been dropped."""
+        return self._folder.mark(f"{self._txn(key)}/{TXN}") is not None
+
+    def common_part(
+        self, schema: Any, partition_by: Sequence[str], refused: Container[str]
+    ) -> StagedPart:
         """Begin a part for a commit that comes at once.
 
         All such parts of this process belong to one transaction, which is begun anew when it was
         swept away: so a part costs one note, and no folder.
 
+        Args:
+            refused: the transactions that cannot be committed any more, though they may be there.
+
         Raises:
             RiverError: STORE_FAILED, or NO_TXN, if it is swept away just now.
         """
-        if not self._common or self._folder.mark(f"{self._txn(self._common)}/{TXN}") is None:
+        if not self._common or self._common in refused or not self.is_open(self._common):
             key = uuid.uuid4().hex
             self.begin(key, {"operation": "INGEST"}, safe=False)
             self._common = key
@@ -266,12 +275,17 @@ def _new_name(partition: int, attempt: int) -> str:
 
 
 class StagedPart(Part):
-    """What the two kinds of parts share; ``txn`` is the folder of the transaction."""
+    """What the two kinds of parts share; ``txn`` is the folder of the transaction.
+
+    Attributes:
+        key: of the transaction.
+    """
 
     def __init__(self, folder: Folder, txn: str, name: str, table: str) -> None:
         found = _FILE.fullmatch(name)
         assert found is not None
         self._partition, self._attempt = int(found[1]), int(found[2])
+        self.key = PurePosixPath(txn).name
         self._folder = folder
         self._txn = txn
         self._note = f"{txn}/{name}.json"

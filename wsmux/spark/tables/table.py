@@ -431,6 +431,15 @@ class DeltaDirectory:
 
     # Changing
 
+    def is_open(self, state: TableState, key: str) -> bool:
+        """Return whether a transaction may be committed behind a state, with the lock held.
+
+        It may not when a sweep or an abort has ended it, and removed its files. Ask this for each
+        attempt: where the lock excludes no other servers, they say in the log that they do so, and
+        the entry that was to be behind this state is not added.
+        """
+        return key not in state.refused and self.staging.is_open(key)
+
     def attempts(self, deadline: Deadline) -> Iterator[TableState | None]:
         """Give the newest state, again until a commit is made or time is up; with the lock held."""
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
