@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark.store.base import Optimized
+from wsmux.spark.protocol import Code, refusal
+from wsmux.spark.store.base import Optimized, Span
 from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.tables import compaction
 from wsmux.spark.tables.actions import DataFile
@@ -23,6 +24,7 @@ from wsmux.spark.tables.table import DeltaDirectory
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
 from ...helpers.spark.engines import by_polars, deltalake
 from ...helpers.spark.inside import table_of
+from ...helpers.timeouts import WAIT
 from ...helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compared")]
@@ -453,3 +455,54 @@ def test_what_fails_in_the_background_is_told_and_tried_again(
     optimizer.note(table, 6)
     wait_for(lambda: "OPTIMIZE" in operations(store(filled)) and ended())
     assert read(store(filled)) == list(range(120))
+
+
+def test_a_look_that_fails_fails_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    datasets = store(tmp_path, auto_optimize=6)
+    write(datasets, 0)
+
+    def fail(*arguments: Any) -> bool:
+        raise refusal(Code.BUSY, "look again")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(compaction, "is_small", fail)
+        for start in range(10, 70, 10):
+            write(datasets, start)
+        schema = datasets.ingest_target("d", "a").schema
+        assert datasets.ingest("d", schema, [rows(70, 10)], {"a": Span(0, 10)}) == []
+    assert "datasets/d cannot be looked at: BUSY: look again" in caplog.text
+    write(datasets, 80)
+    wait_for(lambda: "OPTIMIZE" in operations(datasets) and ended())
+    assert read(datasets) == list(range(90))
+
+
+def test_a_look_that_takes_its_time_stops_no_commit_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = store(tmp_path, auto_optimize=6)
+    entered, opened, is_small = threading.Event(), threading.Event(), compaction.is_small
+
+    def slow(*arguments: Any) -> bool:
+        if threading.current_thread() is writer:
+            entered.set()
+            assert opened.wait(WAIT)
+        return is_small(*arguments)
+
+    monkeypatch.setattr(compaction, "is_small", slow)
+    writer = threading.Thread(target=write, args=(datasets, 0), daemon=True)
+    writer.start()
+    try:
+        assert entered.wait(WAIT)
+        done = threading.Event()
+
+        def other() -> None:
+            datasets.commit(datasets.begin("e", "create", SCHEMA).txn, [])
+            done.set()
+
+        threading.Thread(target=other, daemon=True).start()
+        assert done.wait(WAIT)
+    finally:
+        opened.set()
+        writer.join(WAIT)

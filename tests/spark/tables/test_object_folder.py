@@ -186,6 +186,37 @@ def test_a_commit_that_nobody_knows_of_is_made_once(
     assert read(store) == list(range(10))
 
 
+@pytest.mark.parametrize("versions", [0, 1])
+def test_a_commit_that_is_followed_by_an_outage_is_made(
+    objects: ObjectStore,
+    address: str,
+    middle: Between,
+    monkeypatch: pytest.MonkeyPatch,
+    versions: int,
+) -> None:
+    """The store answered that the entry is there; nothing more is heard of it."""
+    monkeypatch.setattr(object_folder, "PATIENCE", 0.0)
+    far = DeltaDatasets(address, storage_options=objects.options(middle.port))
+    for number in range(versions):
+        write(far, 10 * number)
+    txn, receipt = staged(far, 10 * versions)
+    away: list[str] = []
+
+    def lose(method: str, path: str) -> bool:
+        if not away and method == "PUT" and "/_delta_log/" in path:
+            away.append(path)
+            return False
+        return bool(away)
+
+    middle.lose = lose
+    assert far.commit(txn, [receipt]) == Committed(versions, 10, 1)
+    assert len(away) == 1
+    middle.lose = lambda method, path: False
+    assert read(far) == list(range(10 * versions + 10))
+    write(far, 10 * versions + 10)
+    assert read(far) == list(range(10 * versions + 20))
+
+
 def test_an_outage_is_waited_for(far: DeltaDatasets, middle: Between) -> None:
     """Requests are made again: those to stage and to read, and the one of the commit."""
     write(far, 0)

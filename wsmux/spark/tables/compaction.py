@@ -337,21 +337,21 @@ class AutoOptimizer:
     def note(self, table: DeltaDirectory, added: int | None = None) -> None:
         """Note that files were added; begin to join them in a thread, if there are so many.
 
-        It never waits for that. Without a number it looks whatever was noted: other programs may
-        have added some.
-
-        Raises:
-            RiverError: CORRUPT.
+        It never waits for that, and raises nothing: the files are there, whatever becomes of this.
+        Without a number it looks whatever was noted: other programs may have added some.
         """
         with self._mutex:
             before = self._added.get(table, self._threshold)
             self._added[table] = self._threshold if added is None else before + added
             if self._running or self._added[table] < self._threshold:
                 return
-            small, left = _count_small(table), self._left.get(table, 0)
-            self._left[table] = min(small, left)
+        small = _count_small(table)  # which may take its time, and others need not wait for it
+        if small is None:
+            return  # the next one looks
+        with self._mutex:
+            self._left[table] = min(small, self._left.get(table, 0))
             self._added[table] = small - self._left[table]
-            if self._added[table] < self._threshold:
+            if self._running or self._added[table] < self._threshold:
                 return
             self._running = True
         try:
@@ -381,22 +381,25 @@ class AutoOptimizer:
             self._end(table)
 
     def _end(self, table: DeltaDirectory) -> None:
-        left = 0
-        try:
-            left = _count_small(table)
-        except (RiverError, OSError) as error:
-            _log.warning("%s cannot be looked at: %s", table.shown, first_line(error))
+        left = _count_small(table) or 0
         with self._mutex:
             self._left[table], self._added[table] = left, 0
             self._running = False
 
 
-def _count_small(table: DeltaDirectory) -> int:
-    """Return how many small files there are, none in a table that can only be read here."""
-    with table.view() as state:
-        if state is None or state.why_read_only("append") is not None:
-            return 0
-        return sum(is_small(file, TARGET_SIZE) for file in state.live.values())
+def _count_small(table: DeltaDirectory) -> int | None:
+    """Return how many small files there are, none in a table that can only be read here.
+
+    ``None`` if it cannot be looked at, which is logged.
+    """
+    try:
+        with table.view() as state:
+            if state is None or state.why_read_only("append") is not None:
+                return 0
+            return sum(is_small(file, TARGET_SIZE) for file in state.live.values())
+    except (RiverError, OSError) as error:
+        _log.warning("%s cannot be looked at: %s", table.shown, first_line(error))
+        return None
 
 
 def _is_exiting() -> bool:

@@ -469,6 +469,8 @@ class DeltaDirectory:
     ) -> bool:
         """Add an entry after a version of a table, with the lock held; false if it is not that.
 
+        Once the entry is there nothing is raised: who planned it would take it for not made.
+
         Args:
             planned, ident: the newest version that this was planned for, and of which table.
             actions: makes the entry, ``commit_info`` or the like first.
@@ -492,12 +494,17 @@ class DeltaDirectory:
                 self.folder.make(_LOG, safe=True)  # the table may be new there
             if not self.folder.create(_entry(version), entry_text(made)):
                 return False
-            mark = self._mark_of(version)
-            if state is None or mark is None:
-                self._refresh_locked()
-            else:  # as if it had been read
-                state.apply(version, made, mark.time)
-                self._mark = mark
+            try:
+                mark = self._mark_of(version)
+                if state is None or mark is None:
+                    self._refresh_locked()
+                else:  # as if it had been read
+                    state.apply(version, made, mark.time)
+                    self._mark = mark
+            except (RiverError, OSError) as error:
+                self._state = None  # the next look opens it
+                text = "%s: version %d was added, and cannot be looked at: %s"
+                _log.warning(text, self.shown, version, first_line(error))
         return True
 
     def _actions(self, state: TableState | None, commit: Commit) -> list[Action]:
