@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -369,6 +370,63 @@ def test_a_program_goes_on_where_the_one_before_it_ended(store: Gated, server: D
     with opened(server.url) as other:
         assert other.offset == 0
     assert held(store) == list(range(15))
+
+
+# Seconds after which a store has forgotten a client with a random id.
+FORGOTTEN = 86_402.0
+
+
+def test_a_client_that_wrote_nothing_for_a_day_goes_on(store: Gated, server: DataServer) -> None:
+    with opened(server.url) as client:
+        stream = stream_of(client)
+        for number in range(3):
+            client.write(row(number))
+            client.flush()
+            store.expire(time.time() + FORGOTTEN)
+        assert stream_of(client) is stream
+    assert held(store) == [0, 1, 2]
+
+
+def test_a_client_that_the_next_server_has_forgotten_goes_on(store: Gated, tmp_path: Path) -> None:
+    """All that it has written was durable, so nothing can be there twice."""
+    with serve_data(datasets=store) as one:
+        client = opened(one.url)
+        former = client.client_id
+        client.write(rows(0, 3))
+        client.flush()
+    later = Gated(tmp_path, sync=False)
+    later.expire(time.time() + FORGOTTEN)
+    with serve_data(datasets=later, port=one.port) as two:
+        wait_for(lambda: client.client_id != former)
+        assert client.wait_durable(client.write(rows(3, 2))) == 5
+        cut(two)
+        assert client.wait_durable(client.write(row(5))) == client.offset == client.written == 6
+        client.close()
+    assert held(later) == [0, 1, 2, 3, 4, 5]
+
+
+def test_rows_of_which_nothing_is_known_any_more_are_not_written_twice(
+    store: Gated, tmp_path: Path
+) -> None:
+    """They are durable, and a day has passed before the client learned it."""
+    later = Gated(tmp_path, sync=False)
+    with serve_data(datasets=store) as one:
+        client = opened(one.url)
+        client.write(row(0))
+        client.flush()
+        gate = Gate(store)
+        store.before, store.behind = (lambda clients: None), gate.hold
+        client.write(row(1))
+        assert gate.entered.wait(WAIT)
+        one.shutdown(0.1)
+    later.expire(time.time() + FORGOTTEN)
+    try:
+        with serve_data(datasets=later, port=one.port):
+            assert failure(client.flush).code == "TAKEN_OVER"
+    finally:
+        gate.opened.set()
+    assert failure(client.close).code == "TAKEN_OVER"
+    assert held(later) == [0, 1]
 
 
 def test_a_client_whose_id_is_taken_over_is_told(store: Gated, server: DataServer) -> None:

@@ -30,6 +30,7 @@ from .errors import SparkError
 from .ingest_messages import Messages
 from .protocol import (
     INGEST,
+    TEMPORARY,
     Code,
     Ingest,
     Request,
@@ -42,7 +43,7 @@ from .protocol import (
 from .retries import Retries
 from .store.schemas import schema_bytes, schema_of
 
-__all__ = ["Outbox"]
+__all__ = ["Outbox", "temporary_id"]
 
 # Bytes of small batches that are sent at once.
 TOGETHER = 64 * 1024
@@ -52,6 +53,11 @@ IDLE = 10.0
 
 # Bytes of a message of the server, which may hold a schema.
 MAX_MESSAGE = 32 * MIB
+
+
+def temporary_id() -> str:
+    """Return a random id for a client, which a dataset forgets."""
+    return f"{TEMPORARY}{uuid.uuid4().hex}"
 
 
 class _Piece(NamedTuple):
@@ -71,7 +77,7 @@ class Outbox:
             if there is none. bound: bytes to keep at most.
 
     Attributes:
-        durable: how many rows are.
+        client_id: whose rows they are by now. durable: how many rows are.
         schema, partition_by, batch_bytes: of the dataset, and what a batch may take.
 
     Raises:
@@ -81,13 +87,15 @@ class Outbox:
     def __init__(self, link: Link, dataset: str, client_id: str, create: Any, bound: int) -> None:
         self._link = link
         self._what = f"ingest {dataset}"
-        self._client_id = client_id
+        self.client_id = client_id
         self._session = uuid.uuid4().hex[:12]
         self._create = None if create is None else base64.b64encode(schema_bytes(create)).decode()
         self._bound = bound
         self._kept: deque[_Piece] = deque()  # what is not durable
         self._bytes = 0  # of it
         self._sent = 0  # pieces of it on the present stream
+        self._tried = 0  # pieces of it on an earlier one; what became of them may not be known
+        self._before = 0  # rows that were durable when it took its present id
         self._notes: deque[bytes] = deque()  # that go before them
         self._number = 0
         self._ready = False  # the present stream takes rows of it
@@ -186,19 +194,23 @@ class Outbox:
 
     def _open_locked(self) -> None:
         """Begin on a new stream."""
+        self._tried = max(self._tried, self._sent)
         self._ready, self._sent = False, 0
-        told = {"client": self._client_id, "session": self._session}
+        self._notes = deque([self._opening()])
+
+    def _opening(self) -> bytes:
+        told = {"client": self.client_id, "session": self._session}
         if self.schema is None and self._create is not None:
             told["create"] = self._create
-        self._notes = deque([ingest_message(Ingest.OPEN, self._number, encode_line(told))])
+        return ingest_message(Ingest.OPEN, self._number, encode_line(told))
 
     def _opened_locked(self, told: Request, schema: Any) -> None:
-        """Note where the server is.
+        """Note where the server is, or begin anew there if it has forgotten a random id.
 
         Raises:
             RiverError: WRONG_SCHEMA or TAKEN_OVER; what was written does not go on there.
         """
-        offset, session = told.whole("offset"), told.text("session")
+        offset, session = self._before + told.whole("offset"), told.text("session")
         if self.schema is None:
             self.durable = offset
             self.partition_by = told.texts("partition_by") or []
@@ -208,13 +220,22 @@ class Outbox:
             text = "the dataset has another schema by now, which rows that were not durable lack"
             raise refusal(Code.WRONG_SCHEMA, f"{text}: open it again, and write them again")
         elif offset > self.durable and session not in ("", self._session):
-            text = f"another program has written rows with the client id {self._client_id}"
+            text = f"another program has written rows with the client id {self.client_id}"
             raise refusal(Code.TAKEN_OVER, f"{text}: use an id for each that writes")
+        elif self._may_begin_anew(offset, session):
+            self.client_id, self._before = temporary_id(), self.durable
+            self._notes.extend([ingest_message(Ingest.LEAVE, self._number), self._opening()])
+            return
         self._acknowledged_locked(offset)
         self._ready = True
 
+    def _may_begin_anew(self, offset: int, session: str) -> bool:
+        """Return whether a random id was forgotten, and no rows may be there that are kept here."""
+        forgotten = offset == self._before < self.durable and not session
+        return forgotten and not self._tried and self.client_id.startswith(TEMPORARY)
+
     def _acknowledged_locked(self, offset: int) -> None:
-        """Drop what is durable.
+        """Drop what is durable, up to an offset of this client.
 
         Raises:
             RiverError: TAKEN_OVER; these are not the rows of this client.
@@ -225,13 +246,13 @@ class Outbox:
                 break
             count += 1
         if offset != (self._kept[count - 1].end if count else self.durable):
-            text = f"the server has {offset} rows of client {self._client_id}, and this one wrote"
+            text = f"the server has {offset} rows of client {self.client_id}, and this one wrote"
             text = f"{text} {self.written}, of which {self.durable} were durable: is the dataset"
             raise refusal(Code.TAKEN_OVER, f"{text} a new one, or the id used elsewhere?")
         self.durable = offset
         for _ in range(count):
             self._bytes -= len(self._kept.popleft().data)
-        self._sent = max(0, self._sent - count)
+        self._sent, self._tried = max(0, self._sent - count), max(0, self._tried - count)
         self._changed.notify_all()
 
     def _fail_locked(self, failure: SparkError | ValueError) -> None:
@@ -469,7 +490,7 @@ class _Channel:
                 self.queue_locked(box)
             elif kind == Ingest.DURABLE:
                 self._retries.succeeded()
-                box._acknowledged_locked(int.from_bytes(body, "little"))
+                box._acknowledged_locked(box._before + int.from_bytes(body, "little"))
             else:
                 raise_refusal(body)
         except RiverError as error:

@@ -14,7 +14,6 @@ row on that the server asks for: each row is in the dataset once.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,9 +26,9 @@ from ..runtime.closing import Leaving
 from ..runtime.deadline import Deadline
 from ..runtime.lazy_imports import pa
 from .connection_settings import Link, Recipe, connection
-from .ingest_channel import Outbox
+from .ingest_channel import Outbox, temporary_id
 from .ingest_rows import RowConverter
-from .protocol import MAX_CLIENT, TEMPORARY, Code
+from .protocol import MAX_CLIENT, Code
 from .server.arrow_stream import pieces
 from .tables.partitions import split
 
@@ -78,7 +77,7 @@ def ingest(
         raise TypeError(f"{', '.join(options)}: set these in connection()")
     recipe = server if isinstance(server, Recipe) else connection(server, **options)
     if client_id is None:
-        client_id = f"{TEMPORARY}{uuid.uuid4().hex}"
+        client_id = temporary_id()
     if not 0 < len(client_id) <= MAX_CLIENT or not client_id.isprintable():
         text = f"client_id must be 1 to {MAX_CLIENT} printable characters, not {client_id!r:.80}"
         raise ValueError(text)
@@ -98,7 +97,7 @@ class IngestClient(Leaving):
     be used further; what ``write`` has numbered by then is sent, and ``written`` tells.
 
     Attributes:
-        dataset, client_id: as given. schema: the dataset's, to which rows are converted.
+        dataset: as given. schema: the dataset's, to which rows are converted.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class IngestClient(Leaving):
         timeout: float,
     ) -> None:
         self.dataset = dataset
-        self.client_id = client_id
         self._link = link
         self._timeout = timeout
         self._closed = self._forked = False
@@ -133,6 +131,11 @@ class IngestClient(Leaving):
     def forked(self) -> None:
         """Make it unusable in a forked child; see ``runtime.fork``."""
         self._forked = True
+
+    @property
+    def client_id(self) -> str:
+        """As given, or a random one: another one once the dataset has forgotten that."""
+        return self._outbox.client_id
 
     @property
     def offset(self) -> int:

@@ -130,8 +130,12 @@ def test_a_random_client_is_forgotten_after_its_time(store: DeltaDatasets) -> No
         now = found.times[-1]
     store.expire(now + 1.0)
     assert known(store, "a", RANDOM) == [3, 2]
+    target = store.ingest_target("d", RANDOM)
     store.expire(now + 86_401.0)
-    assert known(store, "a", RANDOM) == [3, 0]
+    assert known(store, "a", RANDOM) == [3, 2]
+    target = store.ingest_target("d", "a")
+    store.expire(now + 86_401.0)
+    assert known(store, "a", RANDOM) == [target.rows, 0] == [3, 0]
 
 
 def test_rows_of_an_earlier_schema_are_brought_into_the_present_one(store: DeltaDatasets) -> None:

@@ -160,6 +160,7 @@ class _Session:
     Attributes:
         number: of the client on the stream. nonce: what the client calls itself this time.
         rows: how many rows of the client are known to be durable. schema: of its batches.
+        target: what the store has said; while it is held, the store does not forget the client.
         fenced: it was refused, or another stream of the client has taken its place.
         left: it sends nothing more.
         held: bytes of it in memory. waiting: batches of it that wait, or are being committed.
@@ -172,6 +173,7 @@ class _Session:
         self.nonce = nonce
         self.rows = self.held = self.waiting = 0
         self.schema: Any = None
+        self.target: Any = None
         self.fenced = self.left = False
 
 
@@ -228,7 +230,7 @@ class _Channel:
             self._sessions.pop(number, None)
             self.refuse(number, error)
             return
-        session.schema, session.rows = target.schema, target.rows
+        session.target, session.schema, session.rows = target, target.schema, target.rows
         told = {
             "offset": target.rows,
             "session": target.session,

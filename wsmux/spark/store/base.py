@@ -139,10 +139,12 @@ class Span(NamedTuple):
     """Tells the client from another one with its name."""
 
 
-class IngestTarget(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class IngestTarget:
     """What ingest writes to, and how many rows of the client it has, the last from which session.
 
-    The session is empty if nothing is known of it any more.
+    The session is empty if nothing is known of it any more. As long as this object lives, the store
+    does not forget the client.
     """
 
     schema: Any

@@ -380,7 +380,10 @@ class DeltaDatasets(DatasetStore):
         with table.view() as found:
             state = check_writable(table, found)
             schema = _schema(state, state.version)
-            return IngestTarget(schema, state.partition_columns, *ingested(table, state, client))
+            known = ingested(table, state, client)
+            target = IngestTarget(schema, state.partition_columns, *known)
+            table.remember(client, target)
+            return target
 
     def ingest(
         self, dataset: str, schema: Any, batches: Sequence[Any], spans: Mapping[str, Span]

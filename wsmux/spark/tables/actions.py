@@ -11,7 +11,7 @@ import json
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -402,11 +402,11 @@ class TableState:
         """Return the files of the newest version, and those that were not removed by a time."""
         return {*self.live, *(file.path for file in self.gone if file.removed_at >= before)}
 
-    def forget(self, before: float) -> list[str]:
+    def forget(self, before: float, clients: Container[str] = ()) -> list[str]:
         """Let go of what was removed before a time; return the paths that nothing holds any more.
 
         Transactions as old are forgotten too, but for the last one of each app, and so are ingest
-        clients that were last heard of then.
+        clients that were last heard of then, but for some.
         """
         old = [file for file in self.gone if file.removed_at < before]
         self.drop_gone(old)
@@ -418,7 +418,9 @@ class TableState:
         }
         self.refused = {key: time for key, time in self.refused.items() if time >= before}
         self.ingested = {
-            client: last for client, last in self.ingested.items() if last[2] >= before
+            client: last
+            for client, last in self.ingested.items()
+            if last[2] >= before or client in clients
         }
         return [file.path for file in old if not self.holds(file.path)]
 

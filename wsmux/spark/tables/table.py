@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
+from weakref import WeakValueDictionary
 
 from ...exceptions import NoThreadError
 from ...rpc import RiverError
@@ -153,6 +154,7 @@ class DeltaDirectory:
         self._first = 0  # the oldest entry, at the last look
         self._checkpoint = 0
         self._upkeep = threading.Lock()
+        self._clients: WeakValueDictionary[str, object] = WeakValueDictionary()
 
     # The state
 
@@ -210,6 +212,10 @@ class DeltaDirectory:
                 return self._old_app(app)
         except ValueError as error:
             raise self._unusable(error) from error
+
+    def remember(self, client: str, holder: object) -> None:
+        """Forget how many rows an ingest client has only when an object is gone; in a ``view``."""
+        self._clients[client] = holder
 
     def _mark_of(self, version: int) -> Mark | None:
         return self.folder.mark(_entry(version))
@@ -573,7 +579,7 @@ class DeltaDirectory:
             paths: list[str] = []
             # What is not understood here may need files that seem to be no version's.
             if state is not None and state.why_read_only("append") is None:
-                paths = state.forget(now - self.kept_age(state))
+                paths = state.forget(now - self.kept_age(state), {*self._clients})
         self.remove(paths)
 
     def kept_age(self, state: TableState) -> float:
@@ -585,7 +591,7 @@ class DeltaDirectory:
         with self._mutex:
             state = self._refresh_locked()
             if state is not None:
-                state.forget(before)
+                state.forget(before, {*self._clients})
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files of the table, as far as they are its own and still there.
