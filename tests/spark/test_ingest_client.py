@@ -18,7 +18,7 @@ from wsmux.spark.protocol import Code, refusal
 from ..helpers.checkout import ROOT
 from ..helpers.spark.arrow_data import SCHEMA, pa, rows
 from ..helpers.spark.ingesting import Gated, held, opened, row
-from ..helpers.spark.inside import ingest_held, queue_of, stream_of, wait_of
+from ..helpers.spark.inside import ingest_held, queue_of, ready_on, stream_of, wait_of
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
@@ -326,6 +326,18 @@ def test_a_connection_that_is_cut_around_a_commit(
         for number in range(5):
             client.wait_durable(client.write(row(number)))
     assert held(store) == list(range(5))
+
+
+def test_lost_connections_of_a_client_that_has_nothing_to_send_do_not_add_up(
+    store: Gated, server: DataServer
+) -> None:
+    with opened(server.url, retries=0) as client:
+        for _ in range(4):
+            former = ready_on(client)
+            cut(server)
+            wait_for(lambda former=former: ready_on(client) not in (None, former))
+        client.write(row(0))
+    assert held(store) == [0]
 
 
 def test_rows_that_wait_behind_a_commit_when_the_client_comes_again(

@@ -440,6 +440,8 @@ class _Channel:
         failure = self._link.failure(error, self._what)
         with self.mutex:
             self._stream = None
+            if all(box._ready and not box._waits for box in self._boxes.values()):
+                self._retries.succeeded()  # the stream did all that it was there for
             for box in self._boxes.values():
                 box._ready = False
             if isinstance(error, TimeoutError):  # who has just come waits no longer

@@ -27,6 +27,7 @@ __all__ = [
     "join_soon",
     "links_held",
     "queue_of",
+    "ready_on",
     "released_of",
     "stores_of",
     "stream_of",
@@ -95,6 +96,11 @@ def stream_of(client: IngestClient) -> Stream:
     stream = client._outbox._channel._stream
     assert stream is not None
     return stream
+
+
+def ready_on(client: IngestClient) -> Stream | None:
+    """Return the stream that takes rows of an ingest client now, if one does."""
+    return client._outbox._channel._stream if client._outbox._ready else None
 
 
 def queue_of(client: IngestClient) -> tuple[object, str]:
