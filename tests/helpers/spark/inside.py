@@ -23,6 +23,7 @@ __all__ = [
     "IngestHeld",
     "close_databases",
     "database_of",
+    "ingest_clients",
     "ingest_held",
     "join_soon",
     "links_held",
@@ -89,6 +90,13 @@ def ingest_held(server: DataServer) -> IngestHeld:
     assert isinstance(streams, IngestStream)
     groups = [*streams._groups.values()]
     return IngestHeld(sum(len(each._queue) for each in groups), sum(each._held for each in groups))
+
+
+def ingest_clients(server: DataServer) -> list[str]:
+    """Return the ingest clients of all datasets that a server holds something of."""
+    streams = server._own["ingest"]
+    assert isinstance(streams, IngestStream)
+    return [client for each in [*streams._groups.values()] for client in each._sessions]
 
 
 def stream_of(client: IngestClient) -> Stream:

@@ -22,7 +22,7 @@ from ...helpers.spark.arrow_data import SCHEMA, pa, rows
 from ...helpers.spark.bulk import schema_of
 from ...helpers.spark.clients import WAIT, open_named, read_line, refusal_of
 from ...helpers.spark.ingesting import Gated, held
-from ...helpers.spark.inside import ingest_held
+from ...helpers.spark.inside import ingest_clients, ingest_held
 from ...helpers.waiting import wait_for
 
 pytestmark = pytest.mark.spark
@@ -269,6 +269,17 @@ def test_a_stream_has_so_many_clients_and_no_more(
     channel.begun()
     channel.add(second, rows(0, 1))
     assert channel.offset(second) == 1
+
+
+def test_clients_that_are_refused_are_not_held(
+    server: DataServer, connection: wsmux.Connection
+) -> None:
+    channel = Channel(connection, "none")
+    assert read_line(channel.stream) == {"ok": True}
+    for _ in range(20):
+        assert channel.begin(create=None)[1]["code"] == "NO_DATASET"
+    number = channel.begun()
+    assert ingest_clients(server) == [f"~{number}"]
 
 
 def test_a_process_that_takes_no_answers_is_not_waited_for(channel: Channel) -> None:

@@ -227,7 +227,8 @@ class _Channel:
             self._sessions[number] = session = self._session(number, bytes(body))
             target = guarded(self._group.admit_session)(session)
         except RiverError as error:
-            self._sessions.pop(number, None)
+            if (left := self._sessions.get(number)) is not None:
+                self._group.part(left)
             self.refuse(number, error)
             return
         session.target, session.schema, session.rows = target, target.schema, target.rows
