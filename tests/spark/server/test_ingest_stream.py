@@ -21,7 +21,7 @@ from wsmux.spark.store.base import IngestTarget
 from ...helpers.spark.arrow_data import SCHEMA, pa, rows
 from ...helpers.spark.bulk import schema_of
 from ...helpers.spark.clients import WAIT, open_named, read_line, refusal_of
-from ...helpers.spark.ingesting import Gated, held
+from ...helpers.spark.ingesting import Gated, held, opened
 from ...helpers.spark.inside import ingest_clients, ingest_held
 from ...helpers.waiting import wait_for
 
@@ -304,6 +304,46 @@ def test_a_client_that_has_gone_leaves_nothing_in_memory(
     wait_for(lambda: ingest_held(server).bytes > 0)
     channel.stream.reset()
     wait_for(lambda: ingest_held(server) == (0, 0))
+
+
+def test_rows_that_do_not_arrive_are_not_waited_for_by_others(
+    store: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_stream, "ARRIVAL", 0.2)
+    bounds = GroupCommit(linger=0.001, client_bytes=64 * 1024, table_bytes=64 * 1024)
+    with (
+        serve_data(datasets=store, ingest=bounds) as server,
+        wsmux.connect(server.url, timeout=WAIT) as connection,
+    ):
+        stalled = Channel(connection)
+        assert read_line(stalled.stream) == {"ok": True}
+        number = stalled.begun()
+        stalled.stream.write(ingest_message(Ingest.ROWS, number, bytes(60_000))[:100])
+        wait_for(lambda: ingest_held(server).bytes > 60_000)
+        with opened(server.url) as client:
+            client.write(rows(0, 400))
+            client.flush(WAIT)
+        with pytest.raises(wsmux.StreamReset):
+            stalled.answer(number)
+    assert held(store) == list(range(400))
+
+
+def test_rows_that_take_their_time_to_arrive_are_waited_for_while_there_is_room(
+    server: DataServer, connection: wsmux.Connection, channel: Channel, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(ingest_stream, "ARRIVAL", 0.0)
+    monkeypatch.setattr(ingest_stream, "SLOWEST", float("inf"))
+    number = channel.begun()
+    message = ingest_message(Ingest.ROWS, number, GOOD)
+    channel.stream.write(message[:-1])
+    wait_for(lambda: ingest_held(server).bytes > 0)
+    other = Channel(connection)
+    assert read_line(other.stream) == {"ok": True}
+    quick = other.begun(client="quick")
+    other.add(quick, rows(10, 1))
+    assert other.offset(quick) == 1
+    channel.stream.write(message[-1:])
+    assert channel.offset(number) == 3
 
 
 @pytest.mark.parametrize("options", [{"linger": 0}, {"group_bytes": 0}, {"table_bytes": 1}])

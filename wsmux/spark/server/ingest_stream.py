@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from ...config import MIB
+from ...config import KIB, MIB
 from ...exceptions import WsmuxError
 from ...mux.stream import Stream
 from ...rpc import RiverError
@@ -65,6 +65,10 @@ PATIENCE = 30.0
 
 # Seconds that a handler waits for a client to take an answer.
 ANSWER = 10.0
+
+# Seconds that a batch may take to arrive for which others wait, and bytes a second beside them.
+ARRIVAL = 3.0
+SLOWEST = 256 * KIB
 
 # Seconds between looks at whether the clients of a dataset have gone, if nobody tells.
 IDLE = 10.0
@@ -347,6 +351,8 @@ class _Group:
         self._channels: set[_Channel] = set()
         self._queue: list[_Sent] = []
         self._queued = self._held = 0
+        # When what room is held for should have arrived, one batch at a time of each stream.
+        self._arriving: dict[_Channel, Deadline] = {}
         self._due: Deadline | None = None  # when what is queued is committed
         self._committing: set[str] = set()
         self._thread: threading.Thread | None = None
@@ -465,27 +471,42 @@ class _Group:
     # What sessions send
 
     def reserve(self, session: _Session, size: int, timeout: float | None) -> None:
-        """Wait until there is room for some bytes of a session, and take it.
+        """Wait until there is room for some bytes of a session that arrive next, and take it.
+
+        Where others hold the room for what does not arrive, their streams are ended.
 
         Raises:
             RiverError: TAKEN_OVER. TimeoutError: there is none in time.
         """
         limit, options = Deadline(timeout), self.options
-        with self._changed:
-            while not session.fenced and (
-                (session.held and session.held + size > options.client_bytes)
-                or (self._held and self._held + size > options.table_bytes)
-            ):
-                if not self._changed.wait(limit.remaining()) and limit.expired():
-                    raise TimeoutError("there was no room for more rows")
-            if session.fenced:
-                raise _taken_over(session.client)
-            session.held += size
-            self._held += size
+        while True:
+            with self._changed:
+                if session.fenced:
+                    raise _taken_over(session.client)
+                full = bool(self._held) and self._held + size > options.table_bytes
+                if not full and not (session.held and session.held + size > options.client_bytes):
+                    session.held += size
+                    self._held += size
+                    due = Deadline(ARRIVAL + size / SLOWEST, outlives=True)
+                    self._arriving[session.channel] = due
+                    return
+                arriving = self._arriving if full else {}
+                late = [channel for channel, due in arriving.items() if due.expired()]
+                for channel in late:
+                    del self._arriving[channel]
+                if not late:
+                    left = [each.remaining() for each in (limit, *arriving.values())]
+                    pause = min((each for each in left if each is not None), default=None)
+                    if not self._changed.wait(pause) and limit.expired():
+                        raise TimeoutError("there was no room for more rows")
+            for channel in late:
+                _log.info("an ingest stream is ended: rows that others wait for do not arrive")
+                channel.drop()
 
     def release(self, session: _Session, size: int) -> None:
         """Give back room that was reserved."""
         with self._changed:
+            self._arriving.pop(session.channel, None)
             session.held -= size
             self._held -= size
             self._changed.notify_all()
@@ -493,6 +514,7 @@ class _Group:
     def put(self, sent: _Sent) -> None:
         """Queue a batch for the next commit, unless it has no rows, or its session was fenced."""
         with self._changed:
+            self._arriving.pop(sent.session.channel, None)
             sent.session.waiting += 1
             if sent.session.fenced or not sent.rows:
                 self._release_locked([sent])
