@@ -221,6 +221,25 @@ def test_a_dictionary_cannot_blow_up() -> None:
     assert refused(data, Limits(batch_bytes=100_000)).startswith("TOO_LARGE: a record batch has")
 
 
+def coded(columns: int, word: str) -> Any:
+    """Return a batch of one row, with a large dictionary for each column."""
+    words = [f"{word}{number}" + "x" * 900 for number in range(100)]
+    one = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), words)
+    return pa.record_batch([one] * columns, names=[f"c{number}" for number in range(columns)])
+
+
+def test_dictionaries_of_many_columns_have_a_bound_together() -> None:
+    batch = coded(8, "a")
+    text = "TOO_LARGE: the dictionaries have more than the 100000 bytes"
+    assert refused(ipc(batch.schema, [batch]), Limits(batch_bytes=100_000)).startswith(text)
+
+
+def test_dictionaries_that_were_replaced_do_not_count() -> None:
+    batches = [coded(1, word) for word in "abcd"]
+    found = received(ipc(batches[0].schema, batches), Limits(batch_bytes=100_000))
+    assert [batch.column(0)[0].as_py()[0] for batch in found] == [*"abcd"]
+
+
 def test_delta_dictionaries_are_refused() -> None:
     kind = pa.dictionary(pa.int8(), pa.string())
     one = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), ["a"])

@@ -93,6 +93,7 @@ class ArrowSource:
         self._summed = summed
         self._head = memoryview(b"")  # checked, not yet returned
         self._body = 0  # bytes left of the message's body
+        self._dictionaries: dict[int, int] = {}  # bytes of each that the reader holds
         self._ended = False
         self.bytes = 0
         self.crc = 0
@@ -177,7 +178,13 @@ class ArrowSource:
             raise refusal(Code.TOO_LARGE, f"{text} accepted")
         head = bytearray(size)
         self._fill(memoryview(head))
-        self._body = _checked(head, self._limits).body
+        told = _checked(head, self._limits)
+        if told.dictionary is not None:
+            self._dictionaries[told.dictionary] = told.body
+            if sum(self._dictionaries.values()) > self._limits.batch_bytes:
+                text = f"the dictionaries have more than the {self._limits.batch_bytes} bytes that"
+                raise refusal(Code.TOO_LARGE, f"{text} are accepted: send plain columns")
+        self._body = told.body
         self._head = memoryview(bytes(prefix) + bytes(head))
 
 
@@ -187,6 +194,8 @@ class _Head(NamedTuple):
     kind: int
     body: int
     rows: int
+    dictionary: int | None = None
+    """Which dictionary it brings; it takes the place of an earlier one of the same number."""
 
 
 def _checked(head: Any, limits: Limits) -> _Head:
@@ -207,7 +216,9 @@ def _checked_table(message: _Table, limits: Limits) -> _Head:
     if kind == _SCHEMA:
         return _Head(kind, body, 0)
     batch = message.table(2)
+    dictionary = None
     if kind == _DICTIONARY:
+        dictionary = batch.number(0, "<q")
         if batch.number(2, "<B"):  # deltas would grow without bound
             raise _bad("delta dictionaries are not supported; send whole ones")
         batch = batch.table(1)
@@ -217,7 +228,7 @@ def _checked_table(message: _Table, limits: Limits) -> _Head:
         raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
     if batch.place(3):  # the decompressed size would be unbounded
         raise _bad("compressed record batches are not supported; send them uncompressed")
-    return _Head(kind, body, rows)
+    return _Head(kind, body, rows, dictionary)
 
 
 def check_batch(data: Any, limits: Limits) -> int:
