@@ -27,6 +27,21 @@ def test_an_empty_directory_becomes_a_store(tmp_path: Path) -> None:
     assert names == {"datasets", "topics", "wsmux-store.json"}
 
 
+def test_the_names_that_lead_to_a_new_store_are_safe_from_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safe: dict[Path, set[str]] = {}
+    monkeypatch.setattr(
+        directory_module, "sync_path", lambda path: safe.update({path: set(os.listdir(path))})
+    )
+    home = tmp_path / "a" / "b"
+    for _ in range(2):
+        open_directory(home)
+        assert safe[home] == {"datasets", "topics", "wsmux-store.json"}
+        safe[home] = set()  # by another process, which was killed before it made them safe
+    assert (safe[tmp_path], safe[tmp_path / "a"]) == ({"a"}, {"b"})
+
+
 def test_a_directory_of_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(RiverError, match="is no store"):

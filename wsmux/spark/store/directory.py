@@ -67,7 +67,10 @@ def open_directory(directory: str | os.PathLike[str]) -> Path:
         )
         raise ValueError(text)
     path = Path(directory)
+    new = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        sync_path(each.parent)
     path = path.resolve(strict=True)
     # Before the marker: another process may make it a store now, and the marker comes first then.
     names = _visible(path)
@@ -79,12 +82,13 @@ def open_directory(directory: str | os.PathLike[str]) -> Path:
         hidden = path / f".{uuid.uuid4().hex}"
         write_new(hidden, json.dumps({"layout": LAYOUT}).encode(), sync=True)
         os.rename(hidden, path / MARKER)
-        sync_path(path)
     else:
         check_layout(marker, str(path / MARKER))
     for inner in ("datasets", "topics"):
         if not real_directory(path / inner, inner):
             (path / inner).mkdir(exist_ok=True)
+    # Whoever has made what is there: what is committed below is no safer than these names.
+    sync_path(path)
     return path
 
 
