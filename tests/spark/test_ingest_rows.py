@@ -23,8 +23,13 @@ KINDS: dict[str, Any] = {
     "bytes": pa.binary(),
     "date": pa.date32(),
     "time": pa.timestamp("us", "UTC"),
+    "naive": pa.timestamp("us"),
+    "short": pa.float32(),
     "decimal": pa.decimal128(10, 2),
     "list": pa.list_(pa.int64()),
+    "shorts": pa.list_(pa.float32()),
+    "short struct": pa.struct([("a", pa.float32())]),
+    "short map": pa.map_(pa.string(), pa.float32()),
     "map": pa.map_(pa.string(), pa.int64()),
     "struct": pa.struct([("a", pa.int64()), ("b", pa.string())]),
 }
@@ -51,6 +56,10 @@ def converted(kind: str, value: Any) -> Any:
         ("date", "2024-02-29", date(2024, 2, 29)),
         ("time", datetime(2024, 2, 29, 1, tzinfo=UTC), datetime(2024, 2, 29, 1, tzinfo=UTC)),
         ("time", "2024-02-29T01:00:00Z", datetime(2024, 2, 29, 1, tzinfo=UTC)),
+        ("naive", datetime(2024, 2, 29, 1), datetime(2024, 2, 29, 1)),
+        ("short", 0.5, 0.5),
+        ("short", 3.4028234663852886e38, 3.4028234663852886e38),
+        ("short", float("inf"), float("inf")),
         ("decimal", Decimal("1.5"), Decimal("1.50")),
         ("decimal", "1.5", Decimal("1.50")),
         ("decimal", 3, Decimal("3.00")),
@@ -81,6 +90,10 @@ def test_values_that_fit(kind: str, value: Any, kept: Any) -> None:
         ("date", "yesterday"),
         ("time", 7),
         ("time", "2024-02-29T01:00:00"),
+        ("time", datetime(2024, 2, 29, 1)),
+        ("naive", datetime(2024, 2, 29, 1, tzinfo=UTC)),
+        ("short", 1e300),
+        ("short", -3.5e38),
         ("decimal", 1.5),
         ("decimal", "1.505"),
         ("list", [1.5]),
@@ -147,3 +160,68 @@ def test_batches_of_the_schema_are_not_copied() -> None:
 )
 def test_arrow_data_that_does_not_fit(columns: Any, words: str) -> None:
     assert refused(pa.table(columns)).startswith(words)
+
+
+def cast(given: Any, kind: str) -> Any:
+    """Return what becomes of Arrow data in a column of a kind."""
+    schema = pa.schema([pa.field("x", KINDS[kind])])
+    (batch,) = RowConverter(schema).batches(pa.record_batch({"x": given}))
+    assert batch.schema.equals(schema)
+    return batch.column("x").to_pylist()
+
+
+MIDNIGHT, LATER = datetime(2024, 2, 29), datetime(2024, 2, 29, 1)
+DOUBLES = pa.list_(pa.field("item", pa.float64()))
+DOUBLE_MAP = pa.map_(pa.string(), pa.float64())
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "kept"),
+    [
+        (pa.array([MIDNIGHT, None]), "date", [date(2024, 2, 29), None]),
+        (pa.array([1.25, None]), "decimal", [Decimal("1.25"), None]),
+        (pa.array([0.5, None, float("inf")]), "short", [0.5, None, float("inf")]),
+        (pa.array([Decimal("1.5"), None]), "float", [1.5, None]),
+        (pa.array([1.5]).dictionary_encode(), "decimal", [Decimal("1.50")]),
+        (pa.array([[0.5], None, []], DOUBLES), "shorts", [[0.5], None, []]),
+        (pa.array([{"a": 0.5}, None]), "short struct", [{"a": 0.5}, None]),
+        (
+            pa.array([[("k", 0.1)], [("l", 0.5)], None], DOUBLE_MAP).slice(1),
+            "short map",
+            [[("l", 0.5)], None],
+        ),
+        (pa.array([LATER], pa.timestamp("ms")), "naive", [LATER]),
+    ],
+)
+def test_arrow_data_that_can_be_cast_without_loss(given: Any, kind: str, kept: Any) -> None:
+    assert cast(given, kind) == kept
+
+
+def test_what_is_no_number_stays_so() -> None:
+    (value,) = cast(pa.array([float("nan")]), "short")
+    assert value != value
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        (pa.array([MIDNIGHT, LATER]), "date", "2024-02-29 01:00:00 would become 2024-02-29"),
+        (pa.array([1.5, 1.239]), "decimal", "1.239 would become 1.24"),
+        (pa.array([0.1]), "short", "0.1 would become 0.1"),
+        (pa.array([1e300]), "short", "1e+300 would become inf"),
+        (pa.array([Decimal("1.00000000000000000001")]), "float", "1.00000000000000000001 would"),
+        (pa.array([LATER]), "time", "one has a time zone, and the other has none"),
+        (pa.array([LATER], pa.timestamp("us", "UTC")), "naive", "one has a time zone"),
+        (pa.array([[0.1]], DOUBLES), "shorts", "0.1 would become"),
+        (pa.array([{"a": 1e300}]), "short struct", "1e+300 would become inf"),
+        (pa.array([[("k", 0.5), ("l", 0.1)]], DOUBLE_MAP), "short map", "0.1 would become"),
+        (pa.array([1.239]).dictionary_encode(), "decimal", "1.239 would become 1.24"),
+    ],
+)
+def test_arrow_data_that_a_cast_would_change_is_refused(given: Any, kind: str, words: str) -> None:
+    with pytest.raises(RiverError) as caught:
+        cast(given, kind)
+    assert caught.value.code == "WRONG_TYPE"
+    assert caught.value.message.startswith(
+        f"column 'x' takes {KINDS[kind]}, got {given.type}: {words}"
+    )

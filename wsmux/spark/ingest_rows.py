@@ -6,6 +6,7 @@ names it. Dates, times and decimals may be given as text, as in JSON.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -25,6 +26,9 @@ _UNFIT = (TypeError, ValueError, OverflowError, ArithmeticError)  # ``ArrowInval
 
 _FRACTIONS = (float, Decimal)
 _NO_DATES = (int, datetime)
+
+# The largest number of 32 bits; what is above it by less than half a step is rounded to it.
+MAX_FLOAT32 = (2 - 2**-24) * 2.0**127
 
 Odd = Callable[[Any], bool]
 
@@ -104,9 +108,11 @@ class RowConverter:
             column = batch.column(each.name)
             if column.type != each.type:
                 try:
-                    column = pc.cast(column, each.type)
+                    given, column = column, pc.cast(column, each.type)
+                    _check_kept(given, column)
                 except (*_UNFIT, pa.ArrowNotImplementedError) as error:
-                    text = f"column {each.name!r} takes {each.type}, got {column.type}"
+                    there = batch.column(each.name).type
+                    text = f"column {each.name!r} takes {each.type}, got {there}"
                     raise RiverError(WRONG_TYPE, f"{text}: {first_line(error)}") from error
             columns.append(column)
         return self._batch(columns)
@@ -137,6 +143,48 @@ class RowConverter:
             if name not in known or names.count(name) > 1:
                 text = f"{place} has a column {name!r:.140} that the dataset has not, or has twice"
                 raise RiverError(Code.NO_COLUMN, f"{text}; there are {', '.join(known):.1000}")
+
+
+def _check_kept(given: Any, cast: Any) -> None:
+    """Raise ``ValueError`` if a cast has made other values of some, which pyarrow lets it.
+
+    It checks neither times that become dates, nor what becomes decimals of floats, floats of
+    decimals and narrower floats, nor whether there is a time zone.
+    """
+    types = pa.types
+    if types.is_dictionary(given.type):
+        given = given.dictionary_decode()
+    one, two = given.type, cast.type
+    if one == two:
+        return
+    if types.is_timestamp(one) and types.is_timestamp(two):
+        if (one.tz is None) is not (two.tz is None):
+            raise ValueError("one has a time zone, and the other has none")
+    elif (
+        (types.is_timestamp(one) and types.is_date(two))
+        or (types.is_floating(one) and (types.is_floating(two) or types.is_decimal(two)))
+        or (types.is_decimal(one) and types.is_floating(two))
+    ):
+        same = pc.equal(given, pc.cast(cast, one, safe=False))
+        if types.is_floating(one) and types.is_floating(two):
+            same = pc.or_(same, pc.is_nan(given))
+        place = pc.index(same, False).as_py()
+        if place >= 0:
+            raise ValueError(f"{given[place]} would become {cast[place]}")
+    elif types.is_struct(one) and types.is_struct(two):
+        fields = dict(zip((field.name for field in inside(one)), given.flatten(), strict=True))
+        for field, column in zip(inside(two), cast.flatten(), strict=True):
+            if field.name in fields:
+                _check_kept(fields[field.name], column)
+    elif types.is_map(one) and types.is_map(two):
+        for part in ("keys", "items"):
+            flat = [
+                pa.ListArray.from_arrays(each.offsets, getattr(each, part)).flatten()
+                for each in (given, cast)
+            ]
+            _check_kept(*flat)
+    elif list(inside(one)) and list(inside(two)):
+        _check_kept(given.flatten(), cast.flatten())
 
 
 def _told(value: object) -> str:
@@ -187,7 +235,13 @@ def _odd_for(kind: Any) -> Odd | None:
     if types.is_date(kind):
         return lambda value: isinstance(value, _NO_DATES)
     if types.is_timestamp(kind):
-        return lambda value: isinstance(value, int)
+        naive = kind.tz is None
+        return lambda value: (
+            isinstance(value, int)
+            or (isinstance(value, datetime) and (value.utcoffset() is None) is not naive)
+        )
+    if types.is_float32(kind):
+        return lambda value: isinstance(value, float) and MAX_FLOAT32 < abs(value) < math.inf
     if types.is_struct(kind):
         fields = {field.name: _odd_for(field.type) for field in inside(kind)}
         return lambda value: (
