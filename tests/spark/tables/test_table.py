@@ -746,6 +746,28 @@ def old_table(path: Path) -> None:
     table_of(datasets, "d").checkpoint()
 
 
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_a_checkpoint_that_a_crash_has_torn_is_set_aside(
+    tmp_path: Path, left: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a power cut does that comes before it was made safe."""
+    old_table(tmp_path)
+    datasets = store(tmp_path)
+    for start in (60, 70):
+        write(datasets, start)
+    table_of(datasets, "d").checkpoint()
+    newest = home(tmp_path) / "_delta_log" / max(checkpoints(tmp_path))
+    os.truncate(newest, int(newest.stat().st_size * left))
+    os.utime(newest, (1e9, 1e9))
+    assert read(store(tmp_path)) == list(range(80))
+    assert f"{newest.name} was torn by a crash" in caplog.text
+    assert not newest.exists()
+    later = store(tmp_path)
+    assert write(later, 80, app="new", app_version=1).version == 8
+    table_of(later, "d").checkpoint()
+    assert read(store(tmp_path)) == list(range(90))
+
+
 def test_apps_are_known_when_what_told_of_them_was_removed(tmp_path: Path) -> None:
     old_table(tmp_path)
     away, here = store(tmp_path), store(tmp_path)

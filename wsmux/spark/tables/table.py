@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from ...rpc import RiverError
 from ...runtime.backoff import Backoff
 from ...runtime.clock import monotonic
 from ...runtime.deadline import Deadline
-from ...runtime.lazy_imports import delta, pa
+from ...runtime.lazy_imports import delta, pa, pq
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
 from ..protocol import Code, refusal
@@ -391,11 +391,57 @@ class DeltaDirectory:
         Not the newest: who lists a log while others add to it may see an entry and not the one
         before it, and delta-rs takes that for damage.
         """
-        return delta.DeltaTable(
-            self.folder.address,
-            version=version,
-            storage_options=None if self.folder.options is None else dict(self.folder.options),
-        )
+        try:
+            return delta.DeltaTable(
+                self.folder.address,
+                version=version,
+                storage_options=None if self.folder.options is None else dict(self.folder.options),
+            )
+        except Exception:  # of its own
+            if not self._set_aside_checkpoint():
+                raise
+        return self._by_delta(version)
+
+    def _set_aside_checkpoint(self) -> bool:
+        """Set aside the newest checkpoint if a crash of the machine has torn it.
+
+        delta-rs makes none safe. The one before it was made so, and with the entries since it tells
+        the same. Return false if they are not there, or the newest one is whole.
+        """
+        names = self.folder.names(_LOG)
+        found = sorted(name for name in names if _CHECKPOINT.fullmatch(name))
+        newest = [name for name in found if name[:20] == found[-1][:20]]
+        older = found[: -len(newest)] if self.folder.locks else []
+        entries = _numbers(names)
+        if not older or not entries or entries[0] > int(older[-1][:20]) + 1:
+            return False
+        if all(map(self._is_whole, newest)):
+            return False
+        for name in ("_last_checkpoint", *newest):
+            with suppress(FileNotFoundError):  # another process has done so
+                self.folder.set_aside(f"{_LOG}/{name}", f"{OWN}/torn")
+        text = "%s/%s was torn by a crash; it is in %s now, and the one before it is read"
+        _log.warning(text, f"{self.shown}/{_LOG}", newest[0], f"{OWN}/torn")
+        return True
+
+    def _is_whole(self, name: str) -> bool:
+        """Return whether a checkpoint can be read, or is so new that another may be writing it.
+
+        Raises:
+            OSError: what the system says.
+        """
+        path = f"{_LOG}/{name}"
+        mark = self.folder.mark(path)
+        if mark is None or abs(time.time() - mark.time) < TORN_AGE:
+            return True
+        try:
+            with self.folder.reader(path, f"{self.shown}/{path}") as source:
+                pq.ParquetFile(source).read()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of the system, and not of what is in the file
+            return False
+        return True
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
