@@ -8,11 +8,14 @@ import pytest
 
 from wsmux.rpc import RiverError
 from wsmux.spark.tables.types import (
+    ADDED_BYTES,
+    aligned,
     arrow_of,
     delta_schema,
     fitted,
     has_naive_timestamps,
     kept_schema,
+    merged,
 )
 
 from ...helpers.spark.arrow_data import pa
@@ -153,6 +156,27 @@ def test_values_out_of_range_are_refused(value: int, given: Any, kept: Any) -> N
         with pytest.raises(RiverError, match="column 'a' cannot be kept") as caught:
             fitted(pa.record_batch([column], names=["a"]), pa.schema([("a", wrap(kept))]))
         assert caught.value.code == "BAD_ARROW"
-    column = pa.array([86_400_000], pa.int64()).cast(given)
-    batch = fitted(pa.record_batch([column], names=["a"]), pa.schema([("a", kept)]))
-    assert batch.column(0).cast(given).equals(column)
+    near = pa.array([86_400_000], pa.int64()).cast(given)
+    for column, there in (
+        (near, kept),
+        (pa.ListArray.from_arrays([0, 1], near), pa.list_(kept)),
+        (pa.StructArray.from_arrays([near], ["f"]), pa.struct([("f", kept)])),
+        (pa.MapArray.from_arrays([0, 1], pa.array(["k"]), near), pa.map_(pa.string(), kept)),
+    ):
+        batch = fitted(pa.record_batch([column], names=["a"]), pa.schema([("a", there)]))
+        assert batch.column(0).cast(column.type).equals(column)
+
+
+def test_rows_that_lack_many_columns_come_in_pieces() -> None:
+    """A batch of 2 MiB would take 8 GiB of nulls at once."""
+    given = pa.record_batch([pa.array([True, False] * (1 << 20))], names=["a"])
+    more = pa.schema([(f"c{number}", pa.string()) for number in range(500)])
+    whole = merged(pa.schema([*given.schema, *more]), given.schema, "dataset d")
+    rows = most = 0
+    for piece in aligned(given, whole):
+        assert piece.schema.equals(whole)
+        rows, most = rows + piece.num_rows, max(most, piece.nbytes)
+    assert rows == given.num_rows
+    assert 0 < most <= 2 * ADDED_BYTES
+    [one] = aligned(given.slice(0, 1), whole)
+    assert one.num_rows == 1

@@ -581,11 +581,10 @@ class _FitPart(Part):
         if not batch.num_rows:
             return
         batch = fitted(batch, self._given)
-        if self._kept is not None:
-            batch = aligned(batch, self._kept)
-        if self._where is not None:
-            check_rows(batch, self._filters, self._matches, self._where)
-        self._part.write(batch)
+        for piece in [batch] if self._kept is None else aligned(batch, self._kept):
+            if self._where is not None:
+                check_rows(piece, self._filters, self._matches, self._where)
+            self._part.write(piece)
 
     def finish(self, size: int, crc: int) -> Receipt:
         return self._part.finish(size, crc)

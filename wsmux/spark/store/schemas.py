@@ -25,6 +25,7 @@ __all__ = [
     "first_line",
     "forbids_nulls",
     "inside",
+    "parts",
     "reading",
     "relaxed",
     "restamp",
@@ -294,7 +295,7 @@ def _breaks(field: Any, column: Any) -> bool:
         return True
     if not forbids_nulls(field.type):
         return False
-    inner = zip(inside(field.type), _parts(column), strict=True)
+    inner = zip(inside(field.type), parts(column), strict=True)
     return any(_breaks(*each) for each in inner)
 
 
@@ -303,7 +304,7 @@ def forbids_nulls(kind: Any) -> bool:
     return any(not field.nullable or forbids_nulls(field.type) for field in inside(kind))
 
 
-def _parts(column: Any) -> list[Any]:
+def parts(column: Any) -> list[Any]:
     """Return what is inside of a nested column, less what belongs to its nulls."""
     kind, types = column.type, pa.types
     if not inside(kind):
@@ -354,8 +355,8 @@ def _stamped(columns: list[Any], schema: Any) -> Any:
 def decoded_size(column: Any) -> int:
     """Return about how many bytes a column takes with its dictionaries decoded."""
     if not pa.types.is_dictionary(column.type):
-        parts = _parts(column)
-        return sum(decoded_size(each) for each in parts) if parts else int(column.nbytes)
+        within = parts(column)
+        return sum(decoded_size(each) for each in within) if within else int(column.nbytes)
     values = column.dictionary
     if not _is_bytes(values.type):
         return int(len(column) * max(1, values.nbytes // max(1, len(values))))

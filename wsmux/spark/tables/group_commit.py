@@ -72,7 +72,8 @@ def append_group(
         try:
             for batch in batches:
                 batch = fitted(batch, schema)
-                part.write(batch if schema.equals(kept) else aligned(batch, kept))
+                for piece in [batch] if schema.equals(kept) else aligned(batch, kept):
+                    part.write(piece)
             finished = part.end()
             made = partial(_actions, finished, spans)
             deadline = Deadline(timeout)

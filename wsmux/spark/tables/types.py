@@ -8,12 +8,13 @@ these tables and could not read them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ...config import MIB
 from ...runtime.lazy_imports import delta, pa, pc
 from ..protocol import Code, refusal
-from ..store.schemas import conform, first_line, inside, relaxed, restamp, takes
+from ..store.schemas import conform, first_line, inside, parts, relaxed, restamp, takes
 
 __all__ = [
     "aligned",
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 DAY = 86_400_000  # milliseconds
+
+# What the nulls may take that are added to rows of a narrower schema.
+ADDED_BYTES = 16 * MIB
 
 UTC = ("UTC", "Etc/UTC", "Z", "+00:00", "GMT")
 
@@ -184,8 +188,19 @@ def _narrower(kind: Any, other: Any) -> bool:
     return 0 < one < two and one // 10 == two // 10
 
 
-def aligned(batch: Any, schema: Any) -> Any:
-    """Return a batch under a schema that ``merged`` has made of its own."""
+def aligned(batch: Any, schema: Any) -> Iterator[Any]:
+    """Yield the rows of a batch under a schema that ``merged`` has made of its own.
+
+    A batch with many rows comes in pieces: a few bits of them may lack many wide columns.
+    """
+    added = [field for field in schema if field.name not in batch.schema.names]
+    row = sum(pa.nulls(1, field.type).nbytes for field in added)
+    most = max(1, ADDED_BYTES // max(1, row))
+    for start in range(0, batch.num_rows, most):
+        yield _aligned(batch.slice(start, most), schema)
+
+
+def _aligned(batch: Any, schema: Any) -> Any:
     columns = []
     for field in schema:
         place = batch.schema.get_field_index(field.name)
@@ -231,11 +246,9 @@ def _check_dates(column: Any) -> None:
     if pa.types.is_date64(column.type):
         days = pc.divide(column.cast(pa.int64()), DAY)
         days.cast(pa.int32())
-    elif pa.types.is_struct(column.type):
-        for each in column.flatten():
-            _check_dates(each)
-    elif list(inside(column.type)):
-        _check_dates(column.flatten())
+    elif "date64" in str(column.type):
+        for part in parts(column):
+            _check_dates(part)
 
 
 def _open(kind: Any) -> Any:
