@@ -360,6 +360,7 @@ def test_what_no_message_can_hold_is_refused(text: bytes) -> None:
         ([BigInt(5), 2**60, -(2**60)], f'[{{"$b":"5"}},{{"$b":"{2**60}"}},{{"$b":"-{2**60}"}}]'),
         (NOON, '"2026-01-02T12:00:00Z"'),
         ([float("nan"), float("-inf")], "[null,null]"),
+        ("\x1b[2J\x9bm\u202e\U000e0001é", r'"\u001b[2J\u009bm\u202e\udb40\udc01é"'),
     ],
 )
 def test_values_are_written_in_the_forms_of_river(value: Any, text: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import wsmux
-from wsmux.cli.terminal import Table, talk
+from wsmux.cli.terminal import Table, show, talk
 from wsmux.durable import DurableHandler, DurableRefused, ReceivedStream, Refusal
 
 from ..helpers.commands import run_here
@@ -33,6 +33,18 @@ def test_a_message_is_one_line_of_text(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_cell_of_a_table_is_text() -> None:
     assert str(Table("title", ("name",), [(FORGED,)])).split("\n") == ["title", "name", SHOWN]
+
+
+def test_a_cell_that_rich_draws_is_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    markup = "[link=https://host]WRITE[/b]"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    show(Table("title", ("name", "what"), [(FORGED, markup)]))
+    told = capsys.readouterr().out
+    assert SHOWN in told
+    assert markup in told
 
 
 def leave(connection: wsmux.Connection) -> None:

@@ -131,6 +131,27 @@ def test_a_receiver_that_commits_whole_records_needs_no_larger_journal() -> None
     assert store.kept["a"][1] == 70
 
 
+def test_a_record_may_be_nearly_as_large_as_the_journal() -> None:
+    journal, store = MemoryJournal(limit=80), MemoryOffsets()
+
+    def handle(stream: ReceivedStream) -> None:
+        held = b""
+        while data := stream.read(100):
+            held += data
+            if len(held) >= 79:
+                stream.commit(stream.offset - len(held) + 79)
+                held = held[79:]
+
+    with (
+        receiving(handle, store) as connect,
+        connect().open_stream(WAIT, durable="a", journal=journal) as stream,
+    ):
+        stream.timeout = WAIT
+        for _ in range(79):
+            assert stream.write(bytes(9)) == 9
+    assert store.kept["a"][1] == 79 * 9
+
+
 def test_a_small_journal_of_files_takes_a_large_write(tmp_path: Path) -> None:
     sink = Sink()
     with (

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,7 +130,9 @@ def test_rows_of_sqlite_are_there_once_whatever_fails(tmp_path: Path) -> None:
                     database.executemany("INSERT INTO rows VALUES (?)", numbers)
                     if next(steps) % 5 == 1:
                         raise Crash
-                    offsets.record(database, stream.name, stream.epoch, stream.offset)
+                    offsets.record(
+                        database, stream.name, stream.epoch, stream.offset, since=stream.committed
+                    )
                     if next(steps) % 5 == 2:
                         raise Crash
                 if next(steps) % 5 == 3:
@@ -163,6 +166,44 @@ def test_items_of_redis_are_there_once_whatever_fails(server: RedisServer) -> No
         run(offsets, handle, pattern(0, 80_000))
         found: Any = client.lrange("rows", 0, -1)
         assert [int.from_bytes(each, "big") for each in found] == list(range(0, 80_000, 8))
+
+
+def test_of_two_that_receive_the_same_rows_one_commits_them(tmp_path: Path) -> None:
+    """A process whose connection is lost goes on with what it has, beside the next one."""
+    path = tmp_path / "rows.db"
+    store = SqlOffsets(lambda: sqlite3.connect(path))
+
+    def record(offset: int, since: int, epoch: bytes = EPOCH) -> None:
+        with closing(sqlite3.connect(path)) as database, database:
+            store.record(database, "a", epoch, offset, since=since)
+
+    def refuse(offset: int, since: int, there: int) -> None:
+        with pytest.raises(DurableRefused, match=f"{there} bytes of 'a' are committed") as raised:
+            record(offset, since)
+        assert raised.value.kind is Refusal.SUPERSEDED
+
+    refuse(8, 5, 0)  # the row that was there is gone
+    record(50, 0)
+    refuse(50, 0, 50)
+    record(100, 50)
+    for offset in (70, 100, 120):
+        refuse(offset, 50, 100)
+    record(100, 100)  # nothing new
+    store.commit("a", EPOCH, 100)
+    record(7, 0, OTHER)
+    refuse(120, 100, 0)
+    assert store.committed("a", OTHER) == 7
+
+
+def test_a_driver_that_counts_nothing_cannot_tell_who_was_first(tmp_path: Path) -> None:
+    class Cursor(sqlite3.Cursor):
+        rowcount = -1  # type: ignore[assignment]
+
+    store = SqlOffsets(lambda: sqlite3.connect(tmp_path / "offsets.db"))
+    with closing(sqlite3.connect(tmp_path / "offsets.db")) as database, database:
+        cursors = SimpleNamespace(cursor=lambda: database.cursor(Cursor))
+        with pytest.raises(TypeError, match="does not count the rows that it changes"):
+            store.record(cursors, "a", EPOCH, 5, since=0)
 
 
 def _eights(stream: ReceivedStream) -> bytes:

@@ -11,7 +11,15 @@ from contextlib import suppress
 import pytest
 
 import wsmux
-from wsmux.durable import DurableRefused, DurableStream, ReceivedStream, Refusal, receiver, sender
+from wsmux.durable import (
+    DurableInterrupted,
+    DurableRefused,
+    DurableStream,
+    ReceivedStream,
+    Refusal,
+    receiver,
+    sender,
+)
 
 from ..helpers.durable import EPOCH, MemoryOffsets, Sink, receiving
 from ..helpers.timeouts import WAIT
@@ -40,8 +48,9 @@ def test_a_sender_that_takes_no_answer_is_reset(monkeypatch: pytest.MonkeyPatch)
         try:
             while stream.read(1):
                 stream.commit()
-        except TimeoutError:
-            failed.set()
+        except DurableInterrupted as error:
+            if isinstance(error.__cause__, TimeoutError):
+                failed.set()
             raise
 
     with receiving(handle, MemoryOffsets()) as connect, connect().open_stream() as stream:

@@ -699,7 +699,7 @@ def test_what_a_writer_leaves_is_sent_by_a_thread_that_waits_already(
         stream.timeout = 0.2
         data = DATA[: 256 * KIB]  # one frame, which with its head is more than a window
         writing = spawn(stream.write, data)
-        wait_for_writer(connection)
+        wait_for(lambda: connection.stats().waiting_writers or writing.done())
         waits = [spawn(stream.wait_committed, WAIT) for _ in range(waiting)]
         wait_for(lambda: connection.stats().waiting_readers or writing.done())
         assert writing.result(WAIT) == len(data)

@@ -78,6 +78,17 @@ def test_bytes_pass_and_the_exit_code_is_that_of_subprocess() -> None:
         assert process.wait() == 0  # no longer its child
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_end_is_awaited_without_reaping(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a Python that was built without ``pidfd_open``, as many are."""
+    if not there:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    with spawned("/bin/sh", "-c", "exit 7") as process:
+        process.await_end()
+        process.await_end()
+        assert process.wait() == 7
+
+
 @pytest.mark.parametrize("kind", ["missing", "not executable", "no program", "null"])
 def test_what_cannot_be_run_raises_and_leaves_nothing_open(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "program"

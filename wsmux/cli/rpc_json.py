@@ -75,7 +75,16 @@ def _argument(name: str, text: bytes, status: int) -> Any:
 
 def json_text(value: Any) -> str:
     """Return a decoded value as JSON in one line."""
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return escaped(
+        json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    )
+
+
+def escaped(text: str) -> str:
+    """Return JSON with the same values, in which a terminal finds nothing to obey."""
+    return "".join(
+        char if char == "\n" or char.isprintable() else json.dumps(char)[1:-1] for char in text
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -60,11 +60,12 @@ def source(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Fetch, check, print."""
     from ..rpc.schema.document import read_schema
+    from .rpc_json import escaped
 
     data = load(args.url, args)
     try:
         read_schema(data)
-        text = json.dumps(json.loads(data), indent=2, ensure_ascii=False, allow_nan=False)
+        text = escaped(json.dumps(json.loads(data), indent=2, ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{args.url} does not serve a River schema: {error}") from error
     deliver(f"{text}\n", args.output)

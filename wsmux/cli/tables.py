@@ -10,7 +10,7 @@ from typing import Any
 from ..runtime.logs import printable
 from .addresses import add_connecting, add_token, client_tls, headers, url
 from .serve_data import size
-from .terminal import CommandError, Table, emit, positive_int, seconds, show, talk
+from .terminal import MAX_MESSAGE, CommandError, Table, emit, positive_int, seconds, show, talk
 
 EPILOG = "Example: wsmux tables optimize ws://127.0.0.1:8765/ orders"
 
@@ -85,12 +85,13 @@ def _show_optimized(args: argparse.Namespace, answer: dict[str, Any]) -> None:
         return
     before = f"{answer['files_removed']} files of {answer['bytes_removed']} bytes"
     after = f"{answer['files_added']} of {answer['bytes_added']}"
-    emit(f"{before} were joined into {after}, in version {answer['version']}")
+    text = f"{before} were joined into {after}, in version {answer['version']}"
+    emit(printable(text, MAX_MESSAGE))
 
 
 def _show_vacuumed(args: argparse.Namespace, answer: dict[str, Any]) -> None:
     for path in answer["files"]:
-        emit(printable(path))
+        emit(printable(path, MAX_MESSAGE))
     what = "would be removed" if args.dry_run else "were removed"
     talk(f"{answer['count']} files of {answer['bytes']} bytes {what}")
 

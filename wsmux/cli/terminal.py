@@ -148,6 +148,7 @@ def show(table: Table) -> None:
     try:
         from rich.console import Console
         from rich.table import Table as RichTable
+        from rich.text import Text
     except ImportError:
         emit(f"{table}\n")
         return
@@ -155,7 +156,7 @@ def show(table: Table) -> None:
     for place, name in enumerate(table.columns):
         drawn.add_column(name, justify="right" if place else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(Text, row))  # a plain string may hold markup
     console = Console(highlight=False)
     console.print(drawn)
     for note in table.notes:

@@ -113,7 +113,8 @@ class ReceivedStream:
 
         Raises:
             TimeoutError: no bytes arrived in time.
-            DurableInterrupted: the sender left before the end.
+            DurableInterrupted: the sender left before the end, or took nothing of what it is told
+                in 30 s, whatever ``timeout`` is.
             DurableRefused: another sender has taken over the name.
             StreamReset, ConnectionClosed: the stream, or its connection, was lost.
             RemoteProtocolError: the sender broke the protocol.
@@ -141,6 +142,7 @@ class ReceivedStream:
         connection has a place for that. The sender may be told of several at once.
 
         Raises:
+            DurableInterrupted: the sender took nothing in these 30 s; the offset is stored.
             DurableRefused: another sender has taken over the name; nothing is stored.
             ValueError: the offset is lower than before, or was not read yet.
 
@@ -237,6 +239,11 @@ class ReceivedStream:
         try:
             timeout = SUPERSEDED_TIMEOUT if self._superseded else TELL_TIMEOUT
             call_within(Deadline(timeout), self._stream.write, frame)
+        except TimeoutError as error:
+            self._stream.reset()
+            raise DurableInterrupted(
+                f"the sender of {self.name!r} did not take what is committed for {timeout:g} s"
+            ) from error
         except BaseException:
             self._stream.reset()  # with a part of a frame sent, nothing can follow
             raise

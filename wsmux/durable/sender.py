@@ -111,6 +111,8 @@ class DurableStream(Leaving):
         self._refusal: Refused | None = None
         # What a timeout left of a frame; of the thread that writes or flushes.
         self._unsent = b""
+        # What was committed when a part of what was written had filled the journal.
+        self._filled = -1
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -322,21 +324,24 @@ class DurableStream(Leaving):
         """Take responsibility for a part of what is written; return how much of it.
 
         That is all of it, or what a small journal has room for: a receiver that commits whole
-        records may need just that for the next one. It waits for an eighth of the journal, as a
-        receiver that commits each byte must not get each in a frame of its own.
+        records may need just that for the next one. Once the journal was full, it waits for an
+        eighth, as a receiver that commits each byte must not get each in a frame of its own; but
+        what is committed then may have been all that it could, so a rest is filled once for each.
         """
         journal = self._journal
         if journal is None:
             self._unsent = self._framed(data)
             return len(data)
-        least = min(len(data), max(1, journal.max_bytes // 8))
+        eighth = min(len(data), max(1, journal.max_bytes // 8))
         while True:
             with self._changed:  # whoever has read of this has trimmed the journal, too
                 committed = self._machine.committed
             room = max(0, journal.max_bytes - (journal.end - journal.start))
             with suppress(TimeoutError):  # another user of the journal was faster
-                if room >= least:
+                if room >= (eighth if committed == self._filled else 1):
                     journal.append(data[:room], 0)
+                    if room < len(data):
+                        self._filled = committed
                     return min(room, len(data))
             if committed == journal.end:  # it is empty, so waiting would be in vain
                 raise TimeoutError(self._behind())

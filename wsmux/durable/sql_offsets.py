@@ -10,7 +10,9 @@
             while rows := read_rows(stream):
                 with database:  # one transaction
                     database.executemany("INSERT INTO orders VALUES (?, ?)", rows)
-                    offsets.record(database, stream.name, stream.epoch, stream.offset)
+                    offsets.record(
+                        database, stream.name, stream.epoch, stream.offset, since=stream.committed
+                    )
                 stream.commit()
 
 If the process is killed before the end of the transaction, neither is there, and behind it both
@@ -79,6 +81,10 @@ class SqlOffsets:
             f"UPDATE {table} SET epoch = {marks[0]}, position = {marks[1]} "
             f"WHERE name = {marks[2]} AND (epoch <> {marks[3]} OR position <= {marks[4]})"
         )
+        self._advance = (
+            f"UPDATE {table} SET position = {marks[0]} "
+            f"WHERE name = {marks[1]} AND epoch = {marks[2]} AND position = {marks[3]}"
+        )
         self._insert = (
             f"INSERT INTO {table} (name, epoch, position) VALUES ({', '.join(marks[:3])})"
         )
@@ -92,8 +98,10 @@ class SqlOffsets:
     def committed(self, name: str, epoch: bytes) -> int:
         """Return the committed offset; 0 if the name is unknown, or has another epoch."""
         with closing(self._connect()) as connection:
-            found = self._find(connection.cursor(), name)
-            connection.rollback()  # it may go back to a pool
+            try:
+                found = self._find(connection.cursor(), name)
+            finally:
+                connection.rollback()  # it may go back to a pool
         return found[1] if found is not None and found[0] == epoch.hex() else 0
 
     def commit(self, name: str, epoch: bytes, offset: int) -> None:
@@ -109,33 +117,49 @@ class SqlOffsets:
                 connection.rollback()
                 raise
 
-    def record(self, connection: Any, name: str, epoch: bytes, offset: int) -> None:
+    def record(
+        self, connection: Any, name: str, epoch: bytes, offset: int, *, since: int | None = None
+    ) -> None:
         """Record an offset in the caller's transaction, which the caller commits.
 
         Args:
             connection: in whose transaction the effect is.
             name, epoch: of the stream.
             offset: behind what has its effect in this transaction.
+            since: where that begins, ``stream.committed``. With it, of two processes that receive
+                the same bytes only one can commit their effect, such as of one whose connection is
+                lost and that goes on with what it has, and of the one to which the sender went.
 
         Raises:
             DurableRefused: more of the stream is committed already, by another receiver, or the
                 database takes another name for this one: roll back.
+            TypeError: the driver does not count the rows that it changes, as ``since`` needs.
         """
         cursor = connection.cursor()
         digits = epoch.hex()
-        cursor.execute(self._update, (digits, offset, name, digits, offset))
+        if since:
+            cursor.execute(self._advance, (offset, name, digits, since))
+        else:
+            most = offset if since is None else since
+            cursor.execute(self._update, (digits, offset, name, digits, most))
         if cursor.rowcount == 1:
             return
+        if since is not None and cursor.rowcount < 0:
+            raise TypeError(
+                "the driver does not count the rows that it changes (rowcount is -1), as since= "
+                f"needs: leave it out, and let only one process at a time receive {name!r}"
+            )
         found = self._find(cursor, name)
-        if found is None:
+        if found is None and not since:
             cursor.execute(self._insert, (name, digits, offset))
         # Some drivers do not count rows that had these values already, or count none at all. Lower
         # values are of a snapshot: had the row still had them, it would have these now.
-        elif found != (digits, offset):
+        elif found != (digits, offset) or since not in (None, offset):
+            there = found[1] if found is not None and found[0] == digits else 0
             raise DurableRefused(
                 Refusal.SUPERSEDED,
-                f"{found[1]} bytes of {name!r} are committed, or more meanwhile, and not the "
-                f"{offset} to record",
+                f"{there} bytes of {name!r} are committed, or more meanwhile: not the "
+                f"{offset if since is None else since} behind which these come",
             )
 
     def _find(self, cursor: Any, name: str) -> tuple[str, int] | None:

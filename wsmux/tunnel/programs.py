@@ -247,7 +247,8 @@ class _Running:
     def _signal(self, number: int) -> None:
         with self._changed:
             if self._process is not None and not self._reaped:
-                # The pid is valid: at worst it is a zombie, or was reaped by others.
+                # It is a zombie at worst, or no process, where others in this one reap it. That the
+                # system gives its id away meanwhile takes all ids to be used once.
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, number)
 

@@ -72,7 +72,7 @@ class Spawned:
             ended = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return
-        except OSError:  # the system has no such descriptors, or none left
+        except (AttributeError, OSError):  # Python or the system has them not, or none is left
             with suppress(ChildProcessError):
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             return
