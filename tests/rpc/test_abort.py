@@ -133,7 +133,7 @@ def test_one_event_cancels_many_calls_without_a_thread_for_each(
     calls = client.submit_many("test", "lasts", [None] * 200, abort=abort)
     other = client.submit("test", "same", "alone")
     after = {thread for thread in threading.enumerate() if "SERVER" not in thread.name}
-    assert after == before
+    assert after <= before
     abort.set()
     for call in calls:
         with pytest.raises(rpc.RiverError, match=ABORTED):

@@ -331,7 +331,7 @@ def test_a_connection_that_is_cut_around_a_commit(
 def test_lost_connections_of_a_client_that_has_nothing_to_send_do_not_add_up(
     store: Gated, server: DataServer
 ) -> None:
-    with opened(server.url, retries=0) as client:
+    with opened(server.url, retries=0, connect_timeout=WAIT) as client:
         for _ in range(4):
             former = ready_on(client)
             cut(server)

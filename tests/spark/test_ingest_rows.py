@@ -26,6 +26,7 @@ KINDS: dict[str, Any] = {
     "naive": pa.timestamp("us"),
     "short": pa.float32(),
     "decimal": pa.decimal128(10, 2),
+    "wide decimal": pa.decimal128(20, 9),
     "list": pa.list_(pa.int64()),
     "shorts": pa.list_(pa.float32()),
     "short struct": pa.struct([("a", pa.float32())]),
@@ -171,6 +172,7 @@ def cast(given: Any, kind: str) -> Any:
 
 
 MIDNIGHT, LATER = datetime(2024, 2, 29), datetime(2024, 2, 29, 1)
+EASTERN = pa.timestamp("us", "-05:00")
 DOUBLES = pa.list_(pa.field("item", pa.float64()))
 DOUBLE_MAP = pa.map_(pa.string(), pa.float64())
 
@@ -179,9 +181,23 @@ DOUBLE_MAP = pa.map_(pa.string(), pa.float64())
     ("given", "kind", "kept"),
     [
         (pa.array([MIDNIGHT, None]), "date", [date(2024, 2, 29), None]),
-        (pa.array([1.25, None]), "decimal", [Decimal("1.25"), None]),
+        (pa.array([1.25, 0.35, None]), "decimal", [Decimal("1.25"), Decimal("0.35"), None]),
+        (pa.array([0.7], pa.float32()), "decimal", [Decimal("0.70")]),
+        (pa.array([0.35]), "wide decimal", [Decimal("0.350000000")]),
         (pa.array([0.5, None, float("inf")]), "short", [0.5, None, float("inf")]),
-        (pa.array([Decimal("1.5"), None]), "float", [1.5, None]),
+        (pa.array([1.5], pa.float16()), "short", [1.5]),
+        (pa.array([Decimal("0.35"), None]), "float", [0.35, None]),
+        (pa.array([Decimal("0.1")], pa.decimal128(38, 18)), "float", [0.1]),
+        (pa.array(["inf", "0.1", None]), "float", [float("inf"), 0.1, None]),
+        (pa.array([datetime(2024, 2, 29, 5)], EASTERN), "date", [date(2024, 2, 29)]),
+        (pa.array([None], pa.timestamp("us")), "time", [None]),
+        (
+            pa.MapArray.from_arrays(
+                [0, 1, 2], ["a", "b"], [0.1, 0.5], mask=pa.array([True, False])
+            ),
+            "short map",
+            [None, [("b", 0.5)]],
+        ),
         (pa.array([1.5]).dictionary_encode(), "decimal", [Decimal("1.50")]),
         (pa.array([[0.5], None, []], DOUBLES), "shorts", [[0.5], None, []]),
         (pa.array([{"a": 0.5}, None]), "short struct", [{"a": 0.5}, None]),
@@ -206,7 +222,10 @@ def test_what_is_no_number_stays_so() -> None:
     ("given", "kind", "words"),
     [
         (pa.array([MIDNIGHT, LATER]), "date", "2024-02-29 01:00:00 would become 2024-02-29"),
+        (pa.array([datetime(2024, 2, 29)], EASTERN), "date", "2024-02-28 19:00:00-05:00 would"),
         (pa.array([1.5, 1.239]), "decimal", "1.239 would become 1.24"),
+        (pa.array(["1", "1e300"]), "short", "1e300 would become inf"),
+        (pa.array([{"a": 0.5, "b": 1}]), "short struct", "it has no field 'b'"),
         (pa.array([0.1]), "short", "0.1 would become 0.1"),
         (pa.array([1e300]), "short", "1e+300 would become inf"),
         (pa.array([Decimal("1.00000000000000000001")]), "float", "1.00000000000000000001 would"),

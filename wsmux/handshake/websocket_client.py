@@ -210,8 +210,7 @@ def _connect(
     passed.setdefault("http_proxy_timeout", deadline.remaining())
     passed.setdefault("suppress_origin", passed.get("origin") is None)
     with _mapped_errors(url, client, subprotocols):
-        if not _proxied(url, passed):
-            passed["socket"] = _open(client, url, deadline)
+        own = None if _proxied(url, passed) else _open(client, url, deadline)
         try:
             client.connect(  # type: ignore[no-untyped-call]
                 url,
@@ -219,11 +218,18 @@ def _connect(
                 subprotocols=list(subprotocols) or None,
                 timeout=deadline.remaining(),
                 redirect_limit=0,
+                socket=own,
                 **passed,
             )
-        except websocket.WebSocketException:
+        except BaseException as error:
+            if own is not None:
+                own.close()
             response = client.handshake_response
-            if response is None or response.status not in (301, 302, 303, 307, 308):
+            if (
+                not isinstance(error, websocket.WebSocketException)
+                or response is None
+                or response.status not in (301, 302, 303, 307, 308)
+            ):
                 raise
             return str(response.headers.get("location", ""))
     return None

@@ -287,6 +287,8 @@ class _Channel:
         self._schema: Any = None  # the one that the stream told last
         # The first repetition is made at once, and is not counted.
         self._retries = Retries(link.recipe.retries + 1, link.recipe.retry_backoff)
+        # Whether nothing was due when the last stream was lost; then there is time for a pause.
+        self._idle = False
         self._ended = False
         self._reader = daemon_thread(self._run, name=f"wsmux-ingest-client-{dataset}")
         self._sender = daemon_thread(self._send, name=f"wsmux-ingest-sender-{dataset}")
@@ -415,7 +417,8 @@ class _Channel:
         """
         while True:
             with self.mutex:
-                pause = Deadline(self._retries.delay() if self._retries.failures > 1 else 0.0)
+                again = self._retries.failures > 1 or self._idle
+                pause = Deadline(self._retries.delay() if again else 0.0)
                 while not self._ended and not pause.expired():
                     self._changed.wait(pause.remaining())
                 if self._ended:
@@ -440,7 +443,8 @@ class _Channel:
         failure = self._link.failure(error, self._what)
         with self.mutex:
             self._stream = None
-            if all(box._ready and not box._waits for box in self._boxes.values()):
+            self._idle = all(box._ready and not box._waits for box in self._boxes.values())
+            if self._idle:
                 self._retries.succeeded()  # the stream did all that it was there for
             for box in self._boxes.values():
                 box._ready = False

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..rpc import RiverError
 from ..runtime.lazy_imports import pa, pc
 from .protocol import Code
-from .store.schemas import conform, first_line, forbids_nulls, inside
+from .store.schemas import conform, first_line, forbids_nulls, inside, parts
 
 __all__ = ["WRONG_TYPE", "RowConverter"]
 
@@ -27,8 +27,8 @@ _UNFIT = (TypeError, ValueError, OverflowError, ArithmeticError)  # ``ArrowInval
 _FRACTIONS = (float, Decimal)
 _NO_DATES = (int, datetime)
 
-# The largest number of 32 bits; what is above it by less than half a step is rounded to it.
-MAX_FLOAT32 = (2 - 2**-24) * 2.0**127
+# The least number of which 32 bits make infinity: half a step above the largest of them.
+FLOAT32_INFINITY = (2 - 2**-24) * 2.0**127
 
 Odd = Callable[[Any], bool]
 
@@ -108,7 +108,10 @@ class RowConverter:
             column = batch.column(each.name)
             if column.type != each.type:
                 try:
-                    given, column = column, pc.cast(column, each.type)
+                    given = column
+                    if pa.types.is_decimal(given.type) and pa.types.is_floating(each.type):
+                        column = pc.cast(column, pa.string())  # pyarrow misses the nearest ones
+                    column = pc.cast(column, each.type)
                     _check_kept(given, column)
                 except (*_UNFIT, pa.ArrowNotImplementedError) as error:
                     there = batch.column(each.name).type
@@ -148,8 +151,8 @@ class RowConverter:
 def _check_kept(given: Any, cast: Any) -> None:
     """Raise ``ValueError`` if a cast has made other values of some, which pyarrow lets it.
 
-    It checks neither times that become dates, nor what becomes decimals of floats, floats of
-    decimals and narrower floats, nor whether there is a time zone.
+    It lets times become dates of any length, floats decimals and narrower floats, text infinity,
+    and times with a zone times without, and drops fields of structs.
     """
     types = pa.types
     if types.is_dictionary(given.type):
@@ -158,33 +161,41 @@ def _check_kept(given: Any, cast: Any) -> None:
     if one == two:
         return
     if types.is_timestamp(one) and types.is_timestamp(two):
-        if (one.tz is None) is not (two.tz is None):
+        if (one.tz is None) is not (two.tz is None) and given.null_count < len(given):
             raise ValueError("one has a time zone, and the other has none")
-    elif (
-        (types.is_timestamp(one) and types.is_date(two))
-        or (types.is_floating(one) and (types.is_floating(two) or types.is_decimal(two)))
-        or (types.is_decimal(one) and types.is_floating(two))
-    ):
-        same = pc.equal(given, pc.cast(cast, one, safe=False))
-        if types.is_floating(one) and types.is_floating(two):
-            same = pc.or_(same, pc.is_nan(given))
-        place = pc.index(same, False).as_py()
-        if place >= 0:
-            raise ValueError(f"{given[place]} would become {cast[place]}")
+    elif types.is_timestamp(one) and types.is_date(two):
+        local = pc.local_timestamp(given)
+        _check_same(given, cast, pc.equal(local, pc.cast(cast, local.type)))
+    elif types.is_floating(one) and types.is_decimal(two):
+        # By way of text, as a decimal does not become the nearest float.
+        _check_same(given, cast, pc.equal(given, pc.cast(pc.cast(cast, pa.string()), one)))
+    elif types.is_floating(one) and types.is_floating(two):
+        if two.bit_width < one.bit_width:
+            same = pc.equal(given, pc.cast(cast, one))
+            _check_same(given, cast, pc.or_(same, pc.is_nan(given)))
+    elif types.is_decimal(one) and types.is_floating(two):
+        _check_same(given, cast, pc.equal(given, pc.cast(pc.cast(cast, pa.string()), one)))
+    elif types.is_floating(two) and not types.is_primitive(one):  # text
+        infinite = pc.is_inf(pc.cast(given, pa.float64()))
+        _check_same(given, cast, pc.equal(infinite, pc.is_inf(cast)))
+    elif types.is_map(one) is not types.is_map(two):
+        raise ValueError("a map is no list")
     elif types.is_struct(one) and types.is_struct(two):
-        fields = dict(zip((field.name for field in inside(one)), given.flatten(), strict=True))
-        for field, column in zip(inside(two), cast.flatten(), strict=True):
-            if field.name in fields:
-                _check_kept(fields[field.name], column)
-    elif types.is_map(one) and types.is_map(two):
-        for part in ("keys", "items"):
-            flat = [
-                pa.ListArray.from_arrays(each.offsets, getattr(each, part)).flatten()
-                for each in (given, cast)
-            ]
-            _check_kept(*flat)
-    elif list(inside(one)) and list(inside(two)):
-        _check_kept(given.flatten(), cast.flatten())
+        given_fields = dict(zip((field.name for field in inside(one)), parts(given), strict=True))
+        for field, column in zip(inside(two), parts(cast), strict=True):
+            if field.name in given_fields:
+                _check_kept(given_fields.pop(field.name), column)
+        if given_fields:
+            raise ValueError(f"it has no field {next(iter(given_fields))!r:.140}")
+    else:
+        for each, other in zip(parts(given), parts(cast), strict=True):
+            _check_kept(each, other)
+
+
+def _check_same(given: Any, cast: Any, same: Any) -> None:
+    place = pc.index(same, False).as_py()
+    if place >= 0:
+        raise ValueError(f"{given[place]} would become {cast[place]}")
 
 
 def _told(value: object) -> str:
@@ -241,7 +252,7 @@ def _odd_for(kind: Any) -> Odd | None:
             or (isinstance(value, datetime) and (value.utcoffset() is None) is not naive)
         )
     if types.is_float32(kind):
-        return lambda value: isinstance(value, float) and MAX_FLOAT32 < abs(value) < math.inf
+        return lambda value: isinstance(value, float) and FLOAT32_INFINITY <= abs(value) < math.inf
     if types.is_struct(kind):
         fields = {field.name: _odd_for(field.type) for field in inside(kind)}
         return lambda value: (

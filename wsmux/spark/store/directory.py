@@ -21,6 +21,7 @@ import stat
 import tempfile
 import uuid
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,11 @@ def open_directory(directory: str | os.PathLike[str]) -> Path:
     path = Path(directory)
     new = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for each in new:
-        sync_path(each.parent)
     path = path.resolve(strict=True)
+    # The maker of the folder may have been killed before it did so.
+    for each in (path, *new[1:]):
+        with suppress(PermissionError):  # a folder that may be written to, and not read
+            sync_path(each.parent)
     # Before the marker: another process may make it a store now, and the marker comes first then.
     names = _visible(path)
     marker = read_object(path / MARKER, MARKER)

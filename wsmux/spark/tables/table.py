@@ -437,6 +437,8 @@ class DeltaDirectory:
         try:
             with self.folder.reader(path, f"{self.shown}/{path}") as source:
                 pq.ParquetFile(source).read()
+        except (MemoryError, NotImplementedError):  # neither says what is in the file
+            raise
         except (pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the system, and not of what is in the file
@@ -625,7 +627,7 @@ class DeltaDirectory:
             paths: list[str] = []
             # What is not understood here may need files that seem to be no version's.
             if state is not None and state.why_read_only("append") is None:
-                paths = state.forget(now - self.kept_age(state), {*self._clients})
+                paths = state.forget(now - self.kept_age(state), self._clients)
         self.remove(paths)
 
     def kept_age(self, state: TableState) -> float:
@@ -637,7 +639,7 @@ class DeltaDirectory:
         with self._mutex:
             state = self._refresh_locked()
             if state is not None:
-                state.forget(before, {*self._clients})
+                state.forget(before, self._clients)
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files of the table, as far as they are its own and still there.
