@@ -340,6 +340,18 @@ def test_lost_connections_of_a_client_that_has_nothing_to_send_do_not_add_up(
     assert held(store) == [0]
 
 
+def test_a_client_with_nothing_to_send_rests_before_it_comes_again(server: DataServer) -> None:
+    """Whoever cuts each of its connections at once must not have it make one behind the other."""
+    client = opened(server.url, retry_backoff=3600.0)
+    ready_on(client)
+    cut(server)
+    wait_for(lambda: ready_on(client) is None)
+    client.write(row(0))
+    with pytest.raises(SparkError, match="TIMEOUT"):
+        client.close(timeout=0.5)
+    assert ready_on(client) is None
+
+
 def test_rows_that_wait_behind_a_commit_when_the_client_comes_again(
     store: Gated, server: DataServer, gate: Gate
 ) -> None:

@@ -38,8 +38,10 @@ def test_the_names_that_lead_to_a_new_store_are_safe_from_a_crash(
     for _ in range(2):
         open_directory(home)
         assert safe[home] == {"datasets", "topics", "wsmux-store.json"}
-        safe[home] = set()  # by another process, which was killed before it made them safe
-    assert (safe[tmp_path], safe[tmp_path / "a"]) == ({"a"}, {"b"})
+        assert safe[tmp_path / "a"] == {"b"}
+        # By another process, which was killed before it made them safe.
+        safe[home] = safe[tmp_path / "a"] = set()
+    assert safe[tmp_path] == {"a"}
 
 
 def test_a_directory_of_other_things_is_left_alone(tmp_path: Path) -> None:

@@ -768,6 +768,26 @@ def test_a_checkpoint_that_a_crash_has_torn_is_set_aside(
     assert read(store(tmp_path)) == list(range(90))
 
 
+@pytest.mark.parametrize("failure", ["ArrowMemoryError", "ArrowNotImplementedError"])
+def test_a_checkpoint_that_cannot_be_looked_at_is_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise getattr(pa, failure)("it is not the file")
+
+    old_table(tmp_path)
+    datasets = store(tmp_path)
+    write(datasets, 60)
+    table_of(datasets, "d").checkpoint()
+    newest = home(tmp_path) / "_delta_log" / max(checkpoints(tmp_path))
+    os.utime(newest, (1e9, 1e9))
+    monkeypatch.setattr(table_module, "delta", SimpleNamespace(DeltaTable=fail))
+    monkeypatch.setattr(table_module, "pq", SimpleNamespace(ParquetFile=fail))
+    with pytest.raises(RiverError, match="CORRUPT.*it is not the file"):
+        store(tmp_path).describe("d")
+    assert newest.exists()
+
+
 def test_apps_are_known_when_what_told_of_them_was_removed(tmp_path: Path) -> None:
     old_table(tmp_path)
     away, here = store(tmp_path), store(tmp_path)
