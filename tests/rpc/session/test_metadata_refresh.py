@@ -75,6 +75,14 @@ def test_whoever_is_asked_while_an_answer_is_validated_answers_in_time() -> None
     assert made.next_timer() == 28.0
 
 
+def test_a_validation_that_outlasts_the_old_ones_costs_no_time_to_answer() -> None:
+    made = refresh(10.0)
+    assert made.ask(8.0)
+    made.answered()
+    assert made.ask(11.0)
+    assert (made.next_timer(), made.handle_timer(11.0)) == (13.0, None)
+
+
 def test_a_lost_connection_stops_the_clock() -> None:
     made = refresh(10.0)
     assert made.ask(8.0)

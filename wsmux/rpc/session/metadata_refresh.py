@@ -7,7 +7,8 @@ the next handshake brings new metadata.
 
 Beyond that, a request that is not answered yet counts for a further one, too. How long the
 validation of an answer takes is not the client's affair, so its arrival stops the deadline; the
-previous metadata count until it is validated. Meanwhile the client may be asked again.
+previous metadata count until it is validated, expired or not. Meanwhile the client may be asked
+again, and has the whole ``handshake_timeout``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class MetadataRefresh:
 
     def answered(self) -> None:
         """Record that new metadata has arrived, not yet validated."""
-        self._deadline = None
+        self._expires = self._deadline = None
 
     def stop(self) -> None:
         """Stop both timers: the connection is gone, or another one has brought new metadata."""
