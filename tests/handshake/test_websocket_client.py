@@ -318,7 +318,12 @@ def test_an_answer_that_websocket_client_fails_on_is_refused() -> None:
     assert "the handshake with ws://" in str(refusal(long_label))
 
 
-@pytest.mark.parametrize("name", ["Set-Cookie", "set-cookie", " SET-COOKIE"])
+# What websocket-client takes for the name, which decodes, strips and lowers a line as Python does.
+COOKIES = ["Set-Cookie", "set-cookie", " SET-COOKIE", "\xa0Set-Cookie", "Set-Coo\N{KELVIN SIGN}ie"]
+COOKIES += [blank + "Set-Cookie" for blank in "\x1c\x1d\x1e\x1f\x85\u2003"]
+
+
+@pytest.mark.parametrize("name", COOKIES, ids=ascii)
 @pytest.mark.parametrize("cookie", ["session=ann; Domain=127.0.0.1", "a/b=1"])
 def test_cookies_of_a_server_are_not_kept(name: str, cookie: str) -> None:
     """websocket-client would send them to whoever has the domain, from any later connection."""

@@ -63,8 +63,6 @@ _SCHEMES = {"http": "ws", "https": "wss"}
 
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
-_SET_COOKIE = re.compile(rb"\s*set-cookie:", re.IGNORECASE)
-
 
 class _Watched:
     """Limit the time and size of a handshake on a socket."""
@@ -87,7 +85,7 @@ class _Watched:
         self._left -= len(data)
         if size == 1:  # the head is read this way, a body in larger pieces
             self.head += data
-            if data == b":" and _SET_COOKIE.fullmatch(self.head.rpartition(b"\n")[2]):
+            if data == b":" and _sets_cookie(self.head):
                 data = b"-ignored:"  # is another header to websocket-client
         if self._left < 0:
             raise HandshakeError("the response to the handshake is too long", self.status())
@@ -103,6 +101,18 @@ class _Watched:
         lines = self.head.decode("latin-1").split("\n")[1:]
         pairs = (line.partition(":") for line in lines if ":" in line)
         return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _sets_cookie(head: bytearray) -> bool:
+    """Return whether websocket-client takes the name that has just ended for ``Set-Cookie``.
+
+    It strips and lowers a line as Python does, which knows more blanks than those of ASCII, and
+    another letter that becomes a ``k``. A line that cannot be decoded ends the handshake.
+    """
+    name = head[head.rfind(b"\n") + 1 : -1]
+    if b":" in name:  # it had ended before
+        return False
+    return name.decode(errors="replace").strip().lower() == "set-cookie"
 
 
 class _Client(websocket.WebSocket):
