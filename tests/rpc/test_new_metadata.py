@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ from ..helpers.timeouts import CONNECTS
 from ..helpers.waiting import wait_for
 
 Told = list[tuple[Any, ...]]
+
+# For tests that do not wait until an answer is late.
+PATIENT = rpc.Options(handshake_timeout=2 * WAIT)
 
 
 def offered() -> rpc.Service:
@@ -51,11 +55,14 @@ def numbered() -> Any:
 
 
 @contextmanager
-def joined(metadata: Any, **serving: Any) -> Iterator[tuple[rpc.RpcServer, rpc.Client, Told]]:
+def joined(
+    metadata: Any, options: rpc.Options = PATIENT, **serving: Any
+) -> Iterator[tuple[rpc.RpcServer, rpc.Client, Told]]:
     """Yield a server, a client that has called, and what the server told of failures."""
     told: Told = []
+    serving |= {"on_protocol_error": lambda *t: told.append(t), "options": options}
     with (
-        rpc.serve([offered()], on_protocol_error=lambda *t: told.append(t), **serving) as server,
+        rpc.serve([offered()], **serving) as server,
         rpc.connect(server.url, client_id="c", metadata=metadata) as client,
     ):
         client.rpc("me", "name", None, WAIT)
@@ -244,7 +251,8 @@ class Slowly:
 
 
 def threads_that_validate() -> int:
-    return sum(thread.name.endswith("-metadata") for thread in threading.enumerate())
+    names = [thread.name for thread in threading.enumerate()]
+    return sum(fnmatch(name, "wsmux-server-*-metadata") for name in names)
 
 
 def test_new_metadata_are_validated_one_at_a_time_and_the_newest_last() -> None:
@@ -289,8 +297,7 @@ def test_who_has_yet_to_answer_is_not_asked_again() -> None:
             go.wait(WAIT)
         return made[-1]
 
-    options = rpc.Options(handshake_timeout=2 * WAIT)
-    with joined(metadata, options=options) as (server, client, told):
+    with joined(metadata) as (server, client, told):
         for _ in range(3):
             assert server.handler.request_handshake("c")
         go.set()

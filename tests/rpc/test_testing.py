@@ -251,7 +251,7 @@ class TestTarget:
         def make() -> socket.socket:
             sys.exit("enough")
 
-        options = rpc.Options(session_disconnect_grace=0.2)
+        options = rpc.Options(session_disconnect_grace=CONNECTS)
         with (
             rpc.connect(make, options=options) as client,
             pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT.*SystemExit: enough"),

@@ -17,7 +17,7 @@ from ..helpers.rpc.raw_river import RawRiver
 from ..helpers.thread_shortage import Refuse, refusing
 from ..helpers.waiting import wait_for
 
-SOON = rpc.Options(backoff_base=0.01, backoff_jitter=0.01)
+SOON = rpc.Options(backoff_base=0.01, backoff_jitter=0.01, handshake_timeout=WAIT)
 BRIEF = rpc.Options(session_disconnect_grace=0.05)
 
 refuse = pytest.fixture(refusing)
@@ -86,7 +86,7 @@ def metadata_server() -> rpc.RpcServer:
     def name(ctx: rpc.Context, init: object) -> object:
         return ctx.metadata
 
-    return rpc.serve([service])
+    return rpc.serve([service], options=rpc.Options(handshake_timeout=WAIT))
 
 
 @pytest.mark.parametrize("thread", ["wsmux-rpc-metadata", "wsmux-server-*-metadata"])
