@@ -69,8 +69,10 @@ class CallTable:
         record: the session of the calls.
         expiries: the timers of the calls whose callers wait only so long, of all sessions.
         share: the part of the server's workers in use; ``CallDispatcher`` changes it.
-        held: the calls that do not ask for a worker yet, for lack of room for their answers; all
-            of them are younger than those that wait in the share. It belongs to the dispatcher.
+        held: the calls that do not ask for a worker yet, for lack of room for their answers, in
+            the order in which they will. As a rule they are younger than those that wait in the
+            share, but one that gets a worker while there is no room is held, too. It belongs to the
+            dispatcher.
         told_held: whether it was logged, once, that calls are held.
     """
 
