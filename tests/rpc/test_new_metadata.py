@@ -287,6 +287,35 @@ def test_a_validation_that_leaves_its_thread_ends_the_session() -> None:
     assert told[0] == ("handshake_failed", text)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_metadata_that_wait_for_a_validation_that_leaves_its_thread_are_not_forgotten() -> None:
+    """It is for a connection that was replaced; theirs would never be asked again."""
+    told: Told = []
+    entered, go = threading.Event(), threading.Event()
+
+    def validate(metadata: Any, *_: object) -> Any:
+        if metadata == "leaves":
+            entered.set()
+            go.wait(WAIT)
+            raise SystemExit(3)
+        return metadata
+
+    serving = rpc.Serving(
+        validate=validate, on_protocol_error=lambda *t: told.append(t), options=PATIENT
+    )
+    with testing.linked([offered()], serving, metadata=numbered(), options=PATIENT) as link:
+        assert link.client.rpc("me", "name", None, WAIT) == 1
+        send(link.client, {"type": "REHANDSHAKE_RESP", "metadata": "leaves"})
+        assert entered.wait(WAIT)
+        link.cut()
+        assert link.client.rpc("me", "name", None, WAIT) == 2
+        send(link.client, {"type": "REHANDSHAKE_RESP", "metadata": "waits"})
+        assert link.client.rpc("me", "name", None, WAIT) == 2  # it was handled after that
+        go.set()
+        wait_for(lambda: told)
+    assert told == [("handshake_failed", "the validation of new metadata has ended its thread")]
+
+
 def test_who_has_yet_to_answer_is_not_asked_again() -> None:
     go = threading.Event()
     made: list[int] = []

@@ -439,10 +439,12 @@ class ServerEngine:
                     self._validate(record, renewal)
                 except BaseException:  # such as SystemExit, which ends the thread
                     with self.mutex:
+                        # Nobody validates the next ones any more, maybe of a newer connection.
+                        last = record.renewed_next or renewal
                         record.renewing, record.renewed_next = False, None
                     text = "the validation of new metadata has ended its thread"
                     failure = SessionFailure(text, FailureKind.HANDSHAKE)
-                    self._destroy(record, renewal.attachment, renewal.channel, failure)
+                    self._destroy(record, last.attachment, last.channel, failure)
                     raise
                 with self.mutex:
                     renewal, record.renewed_next = record.renewed_next, None
