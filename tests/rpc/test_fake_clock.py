@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.rpc import testing
+from wsmux.rpc import fake_clock, testing
 from wsmux.runtime import clock as seam
 
 from ..helpers.inside import (
@@ -217,6 +218,71 @@ def test_a_handler_that_waits_for_something_else_is_held_once(clock: testing.Clo
             clock.advance(1)
         held.set()
         assert call.result() is True
+
+
+class Parks:
+    """What a thread parks on; it tells when that waits."""
+
+    def __init__(self) -> None:
+        self.entered, self._woken = threading.Event(), threading.Event()
+
+    def unpark(self) -> None:
+        self._woken.set()
+
+    def unparked_already(self) -> bool:
+        return self._woken.is_set()
+
+    def await_unpark(self) -> None:
+        self.entered.set()
+        self._woken.wait(WAIT)
+
+
+def test_a_thread_that_begins_to_wait_while_it_is_looked_at_is_waited_for_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it does after its wait counts as its time outside, and not the wait, too."""
+    real = [0.0]
+    seen: list[float] = []
+    monkeypatch.setattr(
+        fake_clock, "time", SimpleNamespace(monotonic=lambda: real[0], sleep=time.sleep)
+    )
+    clock = testing.Clock()
+    begin, works, finish, parks = threading.Event(), threading.Event(), threading.Event(), Parks()
+
+    def run() -> None:
+        begin.wait(WAIT)
+        clock.park(parks, None)
+        works.set()
+        finish.wait(WAIT)
+        seen.append(clock.monotonic())
+
+    def let_it_wait() -> None:
+        begin.set()
+        assert parks.entered.wait(WAIT)
+
+    def enumerate_threads() -> list[threading.Thread]:
+        next(looks, lambda: None)()
+        return threads()
+
+    looks: Iterator[Callable[[], None]] = iter([])
+    threads = threading.enumerate
+    monkeypatch.setattr(threading, "enumerate", enumerate_threads)
+    clock.start()
+    try:
+        thread = threading.Thread(target=run, name="wsmux-test", daemon=True)
+        thread.start()
+        looks = iter([let_it_wait])  # after the waits were noted
+        clock.advance(0)
+        real[0] += 2 * fake_clock.HELD
+        parks.unpark()
+        assert works.wait(WAIT)
+        looks = iter([lambda: None, lambda: None, finish.set])
+        clock.advance(1)
+    finally:
+        clock.stop()
+        finish.set()
+        thread.join(WAIT)
+    assert seen == [0.0]
 
 
 def test_what_was_due_happens_in_the_same_order_each_time() -> None:

@@ -207,5 +207,7 @@ class Clock:
 
     def _is_held(self, thread: threading.Thread) -> bool:
         with self._lock:
+            if thread.ident in self._waits:
+                return False  # by now it waits: until it works again, no time counts
             since = self._outside.setdefault(thread, time.monotonic())
         return time.monotonic() > since + HELD
