@@ -711,6 +711,38 @@ def test_a_sender_comes_back_though_others_queue_whenever_it_leaves(stand: Stand
     stand.queue._new_send_lock()
 
 
+def test_a_sender_has_one_turn_though_it_leaves_in_the_middle_of_it(stand: Stand) -> None:
+    valve = stand.queue._socket = WideValve(bool)
+    lock = RefillingLock(lambda: stand.add(TURN - 1))
+    stand.queue._send_lock = lock  # type: ignore[assignment]
+    stand.queue._try_lock = partial(lock.acquire, False)
+    stand.add(1)
+    assert not stand.queue.flush(1, Deadline(60), None)
+    assert valve.calls == TURN
+    stand.queue._new_send_lock()
+
+
+def test_a_sender_out_of_turn_leaves_nothing_that_another_has_sent_before(stand: Stand) -> None:
+    """That one does so between the look of the first at the queue and at the lock."""
+    stand.valve.room = FRAME
+    lock = RefillingLock(lambda: stand.add(1, 1))
+
+    def acquire(blocking: bool) -> bool:
+        if lock.released == TURN:
+            lock.released = MANY  # nobody queues anything from here on
+            assert stand.queue.flush(0, None, None)
+        return lock.acquire(blocking)
+
+    stand.queue._send_lock = lock  # type: ignore[assignment]
+    stand.queue._try_lock = partial(acquire, False)
+    stand.add(1, 1)
+    assert stand.queue.flush(1, Deadline(60), None)
+    assert lock.released == MANY + 2
+    assert not stand.queue.has_output()
+    assert not stand.queue.wants_io
+    stand.queue._new_send_lock()
+
+
 def test_a_slow_socket_is_given_small_turns(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: 0.0)
     monkeypatch.setattr("wsmux.transport.send_queue.time", clock)

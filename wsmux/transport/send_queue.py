@@ -54,7 +54,7 @@ BATCH_FRAMES = 32
 BATCH_BYTES = 64 * 1024
 
 # Calls of the socket for others' frames, before a thread leaves them to the I/O thread, and that to
-# its next round. They send 1 MiB, or 512 short messages, in about a millisecond.
+# its next round. They send about 1 MiB, or 512 short messages, in about a millisecond.
 TURN = 16
 
 # More than the longest header of a data frame.
@@ -118,6 +118,7 @@ class SendQueue:
         self._out: list[Buffer] = []  # encoded, not yet accepted by the socket
         self._out_frames = 0  # old-flow data frames among them
         self._taken = 0  # such frames ever moved to _out
+        self._left = TURN  # calls of the socket that the holder may still make for others
         self._send_rate = SendRateEstimator(config.max_frame_size)
 
     def _new_send_lock(self) -> None:
@@ -279,7 +280,7 @@ class SendQueue:
             OSError: the socket failed; the frames are lost.
         """
         emptied: bool | None = True
-        turns = TURN
+        left = TURN
         while (
             emptied
             and (
@@ -294,17 +295,17 @@ class SendQueue:
             # the lock and the next line.
             for _ in iter(self._try_lock, False):
                 emptied = self.wants_io = False
+                self._left = left
                 try:
-                    if turns:
-                        emptied = self._send_all(ticket, deadline, given_up, handlers_wait)
+                    emptied = self._send_all(ticket, deadline, given_up, handlers_wait)
                 finally:
+                    left = self._left
                     self.sent = self._taken - (0 if emptied else self._out_frames)
                     self.wants_io = not emptied
                     self._send_lock.release()
                 break
             else:
                 break  # the holder checks again
-            turns -= 1
         if emptied is None:
             assert deadline is not None
             return self._wait_held_back(ticket, deadline, given_up)
@@ -353,7 +354,6 @@ class SendQueue:
         Returns ``None`` if it has to wait, for which handlers of signals must be held back.
         """
         waiting = filling = False
-        left = TURN
         try:
             while True:
                 if self.suspended or not (
@@ -366,12 +366,12 @@ class SendQueue:
                     if rate.timing or rate.slow:
                         rate.emptied(time.monotonic(), self.bytes_sent)
                     return True
-                if not left:
+                if not self._left:
                     own = ticket > self._taken - self._out_frames
                     if not own or deadline is None or deadline.expired():
                         return False
-                    left = TURN
-                left -= 1
+                    self._left = TURN
+                self._left -= 1
                 filling = True
                 out = self._out or self._fill()
                 filling = False
