@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import signal
 import threading
@@ -642,6 +643,36 @@ def test_a_handler_of_a_signal_is_called_when_another_thread_can_send(
     assert seen == [(False, True, True)]
     assert stand.valve.taken == (b"" if raises else bytes(FRAME))
     assert stand.queue.wants_io is raises
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["it returns", "it raises"])
+def test_a_failure_of_the_socket_is_told_though_a_signal_comes_with_it(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    """Part of the stream is lost, so the connection must end, even if the socket would go on."""
+    failure = OSError(errno.ENOBUFS, "no buffers")
+
+    def wait(*_: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        stand.valve.failure = failure
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if raises:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("wsmux.transport.send_queue.wait_writable", wait)
+    stand.add(1)
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(OSError, match="interrupted" if raises else "no buffers") as caught:
+            stand.queue.flush(1, Deadline(60), None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    if raises:
+        assert isinstance(caught.value, SendInterrupted)
+        assert isinstance(caught.value.__cause__, KeyboardInterrupt)
+    else:
+        assert caught.value is failure
 
 
 # Calls of the socket in which others queue one more frame each.

@@ -314,7 +314,10 @@ class SendQueue:
     def _wait_held_back(
         self, ticket: int, deadline: Deadline, given_up: Callable[[], bool] | None
     ) -> bool:
-        """Flush in the main thread; handlers of signals are called between two waits."""
+        """Flush in the main thread; handlers of signals are called between two waits.
+
+        What a handler raises does not hide that the socket has failed: see ``SendInterrupted``.
+        """
         came = False
 
         def note() -> None:
@@ -326,13 +329,25 @@ class SendQueue:
         def leave() -> bool:
             return came or (given_up is not None and given_up())
 
-        while True:
-            with held_back(note):
-                emptied = self.flush(ticket, deadline, leave, True)
-                if not came:
-                    return emptied
-                came = False
-                self._io_thread.set()
+        failure: OSError | None = None
+        while failure is None:
+            try:
+                with held_back(note):
+                    try:
+                        emptied = self.flush(ticket, deadline, leave, True)
+                    except OSError as error:
+                        failure = error.with_traceback(None)  # without this frame: it would cycle
+                    if not came:
+                        break
+                    came = False
+                    self._io_thread.set()
+            except BaseException as interrupt:  # a handler has raised it
+                if failure is not None:
+                    raise SendInterrupted from interrupt
+                raise
+        if failure is not None:
+            raise failure
+        return emptied
 
     def _suspend(self, failure: OSError | None) -> None:
         """Stop sending, with the send lock held, until the I/O thread brings another socket."""
@@ -579,7 +594,7 @@ class SendQueue:
 
 
 class SendInterrupted(OSError):
-    """Report that an interrupt left it unknown how much was sent."""
+    """Report that an interrupt left it unknown how much was sent, or came with a failure."""
 
     def __init__(self) -> None:
         super().__init__("a send was interrupted in the middle, so the connection cannot continue")
