@@ -231,6 +231,39 @@ def test_an_interrupt_at_any_step_breaks_off_no_block(handled: Handled, raises: 
     assert handlers() == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_handler_called_at_any_step_may_have_a_block_of_its_own(
+    handled: Handled, number: signal.Signals
+) -> None:
+    """Whether it stands before the other handler or behind it; each block is told of a signal."""
+    (other,) = {signal.SIGUSR1, signal.SIGUSR2} - {number}
+    before, told = handlers(), {"outer": 0, "inner": 0}
+
+    def hold(name: str) -> None:
+        def tell() -> None:
+            told[name] += 1
+
+        with held_back(tell):
+            handled_before, told_before = len(handled.numbers), told[name]
+            signal.raise_signal(other)
+            assert len(handled.numbers) == handled_before
+            assert told[name] > told_before
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        hold("inner")
+        handled.note(number, frame)
+
+    for step in count(1):
+        signal.signal(number, handle)
+        handled.numbers.clear()
+        if not signalled_at(step, lambda: hold("outer"), number):
+            break
+        assert sorted(handled.numbers) == sorted([other, other, number]), f"at step {step}"
+        signal.signal(number, handled.note)
+        assert handlers() == before, f"at step {step}"
+    assert step > 15
+
+
 def test_an_interrupt_while_it_learns_the_handlers_mixes_none_up(handled: Handled) -> None:
     """It learns anew within, and stands where it stood before outside."""
     before = handlers()

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 from .interrupts import is_interrupt
 
@@ -40,61 +40,59 @@ class _HeldBack:
     def __init__(self) -> None:
         self._note = self._take_note  # the same object each time
         self._known: list[Any] = []
-        self._numbers: list[int] = []
-        self._handlers: list[Any] = []
+        self._handlers: dict[int, Any] = {}
         self._notes: list[tuple[int, FrameType | None]] = []
         self._holds = False
         self._tell: Callable[[], object] = bool
 
-    def telling(self, tell: Callable[[], object]) -> Self:
-        self._tell = tell
-        return self
-
-    def __enter__(self) -> None:
-        known = list(map(_get_handler, _NUMBERS))
-        if known != self._known:
-            self._learn(known)
-        try:
-            self._holds = True
-            numbers, handlers = self._numbers, self._handlers
-            for place, number in enumerate(numbers):
-                # A handler called meanwhile may have set this one.
-                handlers[place] = _set_handler(number, self._note)
-        except BaseException as error:
-            if is_interrupt(error):
-                self._let_go()
-                raise
-            # A further interpreter, of which no thread calls handlers.
-            self._numbers, self._handlers = [], []
-
-    def __exit__(self, *_: object) -> None:
-        self._let_go()
+    def begin(self, tell: Callable[[], object]) -> None:
+        while True:
+            try:
+                known = list(map(_get_handler, _NUMBERS))
+                if known != self._known:
+                    self._learn(known)
+                self._holds, self._tell = True, tell
+                for number in self._handlers:
+                    # A handler called meanwhile may have set this one.
+                    self._handlers[number] = _set_handler(number, self._note)
+            except BaseException as error:
+                if is_interrupt(error):
+                    self.end()
+                    raise
+                # A further interpreter, of which no thread calls handlers.
+                self._handlers = {}
+            if self._holds:
+                return
+            # A handler called meanwhile had a block of its own, which has put some back.
 
     def _learn(self, known: list[Any]) -> None:
         """Find the handlers that are written in Python."""
         if self._note in known:  # a block was not left in order
-            self._let_go()
+            self.end()
             known = list(map(_get_handler, _NUMBERS))
-        found = [pair for pair in zip(_NUMBERS, known, strict=True) if callable(pair[1])]
-        numbers, handlers = [number for number, _ in found], [handler for _, handler in found]
+        pairs = zip(_NUMBERS, known, strict=True)
+        handlers = {number: handler for number, handler in pairs if callable(handler)}
         # No call between these, after which a signal is handled: they are one state.
-        self._known, self._numbers, self._handlers = known, numbers, handlers
+        self._known, self._handlers = known, handlers
 
-    def _let_go(self) -> None:
+    def end(self) -> None:
         """Put the handlers back, and call those whose signals have come."""
         self._holds = False
         self._tell = bool
         try:
             self._put_back()
             while self._notes:
-                number, frame = self._notes[0]
+                noted = number, frame = self._notes[0]
                 handler = _get_handler(number)
                 handles = callable(handler)  # one called before may have told the system to
-                del self._notes[0]  # no call from here on, after which a further signal is handled
+                # No call from here on, after which a further signal is handled.
+                if self._notes[:1] != [noted]:
+                    continue  # one called meanwhile had a block of its own, which has done it
+                del self._notes[0]
                 if handles:
                     handler(number, frame)
         except BaseException:
-            self._let_go()  # a handler has raised; what it broke off is done all the same
+            self.end()  # a handler has raised; what it broke off is done all the same
             raise
 
     def _put_back(self) -> None:
@@ -102,7 +100,7 @@ class _HeldBack:
 
         Those that are back are called at each step from then on, and may set any other.
         """
-        for number, handler in zip(self._numbers, self._handlers, strict=True):
+        for number, handler in list(self._handlers.items()):
             if _get_handler(number) is self._note:
                 found = _set_handler(number, handler)
                 if found is not self._note:  # it was set at the beginning of this very call
@@ -113,13 +111,26 @@ class _HeldBack:
         if self._holds:
             self._tell()
         else:
-            self._let_go()
+            self.end()
 
     def forked(self) -> None:
         """Put the handlers back in a child that another thread has forked, its main thread now."""
         if self._holds:
             self._notes.clear()
-            self._let_go()
+            self.end()
+
+
+class _Block:
+    """A block, which has its own ``tell``, whatever handlers do before it has begun."""
+
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        _held_back.begin(self._tell)
+
+    def __exit__(self, *_: object) -> None:
+        _held_back.end()
 
 
 _held_back = _HeldBack()
@@ -136,7 +147,7 @@ def held_back(tell: Callable[[], object]) -> AbstractContextManager[object]:
     Args:
         tell: called when a signal has come; the block must end soon then, as Ctrl-C waits for that.
     """
-    return _held_back.telling(tell) if in_main_thread() else _nothing
+    return _Block(tell) if in_main_thread() else _nothing
 
 
 def in_main_thread() -> bool:
