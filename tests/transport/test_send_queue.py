@@ -272,7 +272,7 @@ class Asleep(Waiter):
         self._stand, self._error = stand, error
         self.seen: list[object] = []
 
-    def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
+    def wait(self, mutex: threading.Lock, deadline: Deadline, park: object = None) -> None:
         queue = self._stand.queue
         self.seen = [mutex, deadline, queue.waiters_locked(), queue.has_waiting_writers()]
         if self._error is not None:
@@ -743,7 +743,7 @@ def test_a_sender_comes_back_though_others_queue_whenever_it_leaves(stand: Stand
 
 
 def test_a_sender_has_one_turn_though_it_leaves_in_the_middle_of_it(stand: Stand) -> None:
-    valve = stand.queue._socket = WideValve(bool)
+    valve = stand.queue._socket = WideValve(lambda: None)
     lock = RefillingLock(lambda: stand.add(TURN - 1))
     stand.queue._send_lock = lock  # type: ignore[assignment]
     stand.queue._try_lock = partial(lock.acquire, False)
