@@ -671,8 +671,6 @@ def test_a_loss_whose_notice_was_lost_is_said_again(
         wait_for_value(lambda: names(one.who()), ["user:1"])
 
 
-# An interrupt within a finalizer, here of the client of Redis, is told in no other way.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_end_can_be_repeated(
     server: RedisServer, namespace: str, pairs: Pairs
 ) -> None:

@@ -21,14 +21,22 @@ class _Steps:
     """Count where CPython handles signals in this thread, and send it one at one of these steps.
 
     That is at the start of a function and after a call of one written in C; not of a callback that
-    Hypothesis has the garbage collector call, at any time.
+    Hypothesis has the garbage collector call, at any time, nor in a finalizer: what a handler
+    raises there is swallowed, in any program.
     """
 
     def __init__(self, number: int, sent: signal.Signals) -> None:
         self.fired = False
         self._left, self._sent = number, sent
+        self._finalizer: FrameType | None = None
 
     def __call__(self, frame: FrameType, event: str, value: Any) -> None:
+        if self._finalizer is None and frame.f_code.co_name == "__del__":
+            self._finalizer = frame
+        if self._finalizer is not None:
+            if self._finalizer is frame and event == "return":
+                self._finalizer = None
+            return
         if frame.f_globals.get("__name__", "").startswith("hypothesis."):
             return
         self._left -= event in ("call", "c_return")
@@ -47,8 +55,7 @@ def interrupted_at(
 ) -> bool:
     """Call ``action``, interrupted at that of its steps, counted from 1; return whether it was.
 
-    Must be called in the main thread. No garbage is collected meanwhile: what a handler raises in a
-    finalizer is swallowed, in any program.
+    Must be called in the main thread. No garbage is collected meanwhile.
 
     Args:
         number: of the step.
@@ -56,7 +63,6 @@ def interrupted_at(
         handle: called while the interrupt is handled.
     """
     before = signal.signal(signal.SIGALRM, _handle)
-    gc.disable()
     try:
         return signalled_at(number, action, signal.SIGALRM)
     except _Interrupted:
@@ -64,14 +70,13 @@ def interrupted_at(
             handle()
         return True
     finally:
-        gc.enable()
         signal.signal(signal.SIGALRM, before)
 
 
 def signalled_at(number: int, action: Callable[[], object], sent: signal.Signals) -> bool:
     """Call ``action``, and send this thread a signal at one of its steps; return whether it was.
 
-    Must be called in the main thread.
+    Must be called in the main thread. No garbage is collected meanwhile.
 
     Args:
         number: of the step, counted from 1.
@@ -79,9 +84,11 @@ def signalled_at(number: int, action: Callable[[], object], sent: signal.Signals
         sent: the signal.
     """
     steps = _Steps(number, sent)
+    gc.disable()
     try:
         sys.setprofile(steps)
         action()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return steps.fired

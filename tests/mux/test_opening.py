@@ -83,8 +83,6 @@ def test_a_stream_whose_first_bytes_are_not_taken_in_time_ends(ends: Ends) -> No
                 read = far.read(2)
 
 
-# An interrupt within a finalizer is told in no other way.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("carrier", [Carrier("socketpair", "yamux")], ids=str)
 def test_an_interrupted_opening_leaves_no_stream(join_ends: Join) -> None:
     def interrupted(number: int) -> bool:
