@@ -14,11 +14,15 @@ from contextlib import contextmanager
 import pytest
 
 import wsmux
+from wsmux.protocols.base import Role
 
+from ..helpers import bymux_wire as bymux
+from ..helpers.bymux_wire import overall, packet
 from ..helpers.carriers import ON_SOME, SOME, Carrier, Ends
 from ..helpers.connections import Spawn
 from ..helpers.inside import asked_at, multiplexer_of
 from ..helpers.joined_streams import open_pair
+from ..helpers.machine_pairs import id_of
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for
@@ -165,6 +169,32 @@ def test_a_stream_ping_of_an_ended_connection_says_so() -> None:
         connection.abort()
         with pytest.raises(wsmux.ConnectionClosedError):
             stream.ping(WAIT)
+
+
+def test_errors_of_pings_name_the_id_that_a_stream_shares_with_an_ended_one(spawn: Spawn) -> None:
+    ours, peer = socket.socketpair()
+    config = wsmux.Config(ping_interval=None)
+    with (
+        peer,
+        wsmux.from_socket(ours, role="server", protocol="bymux", config=config) as connection,
+    ):
+        number = id_of(Role.CLIENT)
+        ended = packet(bymux.CLOSE, number) + packet(bymux.STOP_READ, number)
+        streams = []
+        for _ in range(2):
+            peer.sendall(overall(bymux.WRITE, number))
+            streams.append(stream := connection.accept_stream(WAIT))
+            pinging = spawn(stream.ping)
+            wait_for_asker(connection)
+            peer.sendall(ended)
+            with pytest.raises(wsmux.StreamError, match=f"^stream {number} ended") as error:
+                pinging.result(WAIT)
+            assert error.value.stream_id == stream.id == number
+            stream.close_write()
+            stream.close_read()
+            with pytest.raises(wsmux.LocalProtocolError, match=f"of stream {number}$"):
+                stream.ping(WAIT)
+        connection.abort()
 
 
 # Pings of bymux and the end of everything

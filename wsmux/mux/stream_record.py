@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..protocols.base import MAX_ID
 from ..runtime.parking import Parker, Waiter
 from ..transport.fair_queue import FlowState
 from .receive_buffer import ByteQueue
 
 __all__ = ["Failure", "StreamRecord", "read_closed", "write_closed"]
-
-# Peers of yamux and bymux reuse ids: higher bits distinguish streams that shared one. Users see the
-# low 64 bits.
-MAX_ID = 2**64 - 1
 
 # Makes a new exception each time: threads must not share a traceback. It may run application code,
 # so it is called only without the mutex.

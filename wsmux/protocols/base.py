@@ -22,6 +22,7 @@ from .events import Event, OpenPermitted
 
 __all__ = [
     "CODE_UNKNOWN",
+    "MAX_ID",
     "AckBacklogProtocol",
     "Buffer",
     "InitialStream",
@@ -50,6 +51,10 @@ FEW = 16
 # a peer may limit those that are unanswered. Then they are sent as all others.
 MAX_UNAWAITED = 16
 MAX_EARLY_ANSWERS = 4
+
+# Peers of yamux and bymux reuse ids: higher bits distinguish streams that shared one. Users see the
+# low 64 bits.
+MAX_ID = 2**64 - 1
 
 # One message to send: a header and the payload that follows it, separate to avoid a copy.
 Message = tuple[bytes, Buffer]

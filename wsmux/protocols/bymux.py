@@ -63,7 +63,7 @@ from ..exceptions import (
     StreamsExhausted,
 )
 from . import events as ev
-from .base import Buffer, Message, MuxProtocol, Role
+from .base import MAX_ID, Buffer, Message, MuxProtocol, Role
 from .bymux_packets import (
     CLOSE,
     CREDIT,
@@ -557,7 +557,8 @@ class BymuxProtocol(MuxProtocol):
     def ping_stream(self, stream_id: int, value: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is None or stream.mute:
-            raise LocalProtocolError(f"no ping may follow the end of stream {stream_id}")
+            number = stream_id & MAX_ID
+            raise LocalProtocolError(f"no ping may follow the end of stream {number}")
         self._send_ping(stream, value)
 
     def open_streams(self) -> int:

@@ -55,7 +55,7 @@ from ..exceptions import (
     protocol_failure,
 )
 from ..protocols.abuse_limits import AbuseLimits, StallTimer
-from ..protocols.base import Message, Role
+from ..protocols.base import MAX_ID, Message, Role
 from ..protocols.framing import Framing, Opcode, Received, decode_close, encode_close
 from ..runtime import clock, fork
 from ..runtime.deadline import LONGEST_WAIT, Deadline
@@ -425,8 +425,8 @@ class MessageTransport:
         try:
             while ping.rtt is None:
                 if ping.over and ping.stream_id is not None:
-                    text = f"stream {ping.stream_id} ended without a pong"
-                    raise StreamError(text, ping.stream_id)
+                    number = ping.stream_id & MAX_ID
+                    raise StreamError(f"stream {number} ended without a pong", number)
                 self.check_locked()
                 if ping.over:
                     raise LocalProtocolError(
