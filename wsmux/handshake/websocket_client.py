@@ -16,8 +16,8 @@ cover is done here:
 - It keeps cookies with a domain for the whole process, whichever server set them for whichever
   domain, as many as there are, and sends them along with later requests, of other users too. It
   sees none here.
-- It does not show a socket before that is connected. Where somebody watches, so that another thread
-  can end the wait, the socket is made here, unless it goes through a proxy.
+- It does not show a socket before that is connected, so nobody could end the wait, and gives TCP
+  and TLS the whole time each. The socket is made here, unless it goes through a proxy.
 - It sends ``Origin`` as if it were a browser, which a server behind a proxy may mistake for that of
   a foreign page. Here it is sent only on request.
 """
