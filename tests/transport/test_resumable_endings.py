@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 
@@ -140,6 +141,25 @@ def test_a_peer_that_acknowledges_nothing_and_causes_answers_is_given_up(ends: E
     assert (error.code, error.side) == (1008, "local")
     assert error.reason == f"{enough} messages are not acknowledged, which exceeds Resume.buffer"
     assert not ends.carriers.searched
+
+
+def test_a_session_that_closes_without_a_limit_ends_with_its_grace(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer lacks what was written before, and there is no other carrier."""
+    transport = ends.transport
+    monkeypatch.setattr(ends.carriers, "lost", lambda _: None)
+    transport.session.grace = 0.05
+    with transport.mutex:
+        transport.queue.add_data_locked([(b"\x00x", b"")])
+        transport.close_locked(1000, "")
+        transport.keep_sending_locked(None)
+    transport.flush()
+    ends.peer.close()
+    assert len(list(islice(transport.batches(), 100))) < 100
+    error = transport.error
+    assert isinstance(error, ConnectionClosed)
+    assert (error.code, error.side) == (1000, "local")
 
 
 def write_short_messages(transport: ResumableTransport) -> int:

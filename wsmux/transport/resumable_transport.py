@@ -342,7 +342,7 @@ class ResumableTransport(MessageTransport):
             if search_again is not None and self.now >= search_again:
                 search_again = self.carriers.lost(self)
             self._limit_kept()
-            if self.error is None and not self.grace_left():
+            if not self.grace_left():
                 last = f" (the last attempt: {self.attempt})" if self.attempt else ""
                 self.lose(f"there was no connection for {session.grace:g} s{last}")
             else:
