@@ -18,7 +18,7 @@ from wsmux.mux.multiplexer import Multiplexer
 from wsmux.mux.stream import Stream
 from wsmux.mux.stream_record import StreamRecord
 from wsmux.runtime.deadline import Deadline
-from wsmux.runtime.memory import process_memory
+from wsmux.runtime.memory import Holder, process_memory
 from wsmux.runtime.parking import OneShotEvent, Parker, wake
 from wsmux.transport.message_transport import MessageTransport
 
@@ -64,6 +64,7 @@ __all__ = [
     "borrowed",
     "listener_of",
     "lost_within",
+    "memory_reported",
     "multiplexer_of",
     "on_end",
     "on_led_round",
@@ -223,6 +224,11 @@ def on_end(patch: pytest.MonkeyPatch, action: Callable[[MessageTransport], objec
 def forget_process_memory() -> None:
     """Begin to count the memory of this process anew, under a new lock."""
     process_memory._reset()
+
+
+def memory_reported(holder: Holder) -> int | None:
+    """Return the bytes that an object has reported as held for its peer, if it has any."""
+    return process_memory._held.get(holder)
 
 
 def watch_apart(patch: pytest.MonkeyPatch) -> None:
