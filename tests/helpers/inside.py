@@ -83,6 +83,7 @@ __all__ = [
     "send_lock_of",
     "send_rate_of",
     "send_watcher_home",
+    "sends_until",
     "session_records_of",
     "socket_of",
     "state_of",
@@ -137,6 +138,13 @@ def pauses(connection: Connection) -> bool:
 def is_led(connection: Connection) -> bool:
     """Return whether a thread that waits in a read receives for the I/O thread."""
     return borrowed(multiplexer_of(connection).transport)
+
+
+def sends_until(connection: Connection) -> float:
+    """Return when a connection that closes gives up what is queued, and the closing handshake."""
+    transport = multiplexer_of(connection).transport
+    with transport.mutex:
+        return transport._give_up or 0.0
 
 
 def borrowed(transport: MessageTransport | None) -> bool:
