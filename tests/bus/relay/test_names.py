@@ -386,6 +386,40 @@ def test_what_cannot_be_run_is_no_workers(server: RelayServer) -> None:
         assert one.refused() == (late.uid, "message has expired")
 
 
+class TogetherQueues(MemoryQueues):
+    """Put something to a name in a thread that puts something else, as those in Redis do."""
+
+    other: Envelope | None = None
+
+    def put(
+        self, address: Address, data: bytes, expires_at: int, deadline: Deadline, source: int = 0
+    ) -> None:
+        other, self.other = self.other, None
+        if other is not None:
+            super().put(SHARED, other.SerializeToString(), 2**40, deadline, 1)
+        super().put(address, data, expires_at, deadline, source)
+
+
+def test_a_request_that_expired_is_answered_behind_what_wakes_its_name() -> None:
+    """Its requester does not read, so the answer is queued, behind what is just being queued."""
+    queues = TogetherQueues()
+    with (
+        served(relay(queues=queues), buffers=4096) as server,
+        Node(server, 2, "w") as worker,
+        Node(server, 3) as sender,
+        raw(server, 1, buffer=4096) as slow,
+    ):
+        join(worker)
+        queues.other = late = ask(Address(1), SHARED, life=0)
+        for _ in range(60):
+            sender.ask(Address(1), plain=bytes(10_000))
+        sender.nothing()
+        assert queues.other is None
+        while kind_of(got := parse(slow.recv_message())) is not Kind.ERROR:
+            pass
+        assert (got.uid, got.error.message) == (late.uid, "message has expired")
+
+
 class FailingNames(MemoryNames):
     """Claims that cannot be reached while they are down."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
+from wsmux.bus.relay import sessions
 from wsmux.bus.relay.memory_queues import MemoryQueues
 from wsmux.bus.relay.queues import (
     DurableQueues,
@@ -201,6 +202,43 @@ def test_what_could_not_be_queued_once_keeps_its_place() -> None:
             missing = int(refused.uid)
             assert got[0] < missing
             assert got == [n for n in range(got[0], 60) if n != missing]
+
+
+class StillQueues(MemoryQueues):
+    """Take nothing before they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def put(
+        self, address: Address, data: bytes, expires_at: int, deadline: Deadline, source: int = 0
+    ) -> None:
+        self.asked.set()
+        assert self.go_on.wait(WAIT)
+        super().put(address, data, expires_at, deadline, source)
+
+
+def test_a_sender_does_not_wait_until_the_queue_has_failed_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "PUT_TIME", 0.2)
+    queues = StillQueues()
+    with (
+        served(relay(queues=queues), buffers=4096) as server,
+        Node(server, 1) as one,
+        Node(server, 3) as other,
+        raw(server, 2, buffer=4096),
+    ):
+        sending = in_thread(lambda: send_numbers(one, range(60)))
+        assert queues.asked.wait(WAIT)
+        refused = other.ask(Address(2))
+        assert other.refused() == (
+            refused.uid,
+            "what 2 has not read could not be queued in 0.2 s",
+        )
+        queues.go_on.set()
+        sending.exception(WAIT)
 
 
 # Ghosts

@@ -10,9 +10,11 @@ are left are leaving, or within two seconds.
 
 Threads and locks. What is to be handed is sent by the thread that made it possible: that which
 queued a request, or that of a connection whose worker answered, left or has room again. One thread,
-started with the first worker, ends what has expired, and names whose grace is over. One lock guards
-all state; under it only the locks of queues are taken, and nothing is sent, nor Redis asked. Before
-it, another one is taken to open a mailbox, which ends an earlier one of the same name.
+started with the first worker, ends what has expired, and names whose grace is over. It also answers
+what has expired in a queue if another one finds that while it queues something, since an answer may
+be queued, too. One lock guards all state; under it only the locks of queues are taken, and nothing
+is sent, nor Redis asked. Before it, another one is taken to open a mailbox, which ends an earlier
+one of the same name.
 """
 
 from __future__ import annotations
@@ -120,6 +122,7 @@ class Names:
         # it is among the workers in the store.
         self._joined: dict[Session, dict[Address, bool]] = {}
         self._ending: dict[Address, float] = {}  # without workers here, until when
+        self._late: dict[_Name, list[Envelope]] = {}  # has expired, and is not answered yet
         self._redelivered = 0
         self._thread: threading.Thread | None = None
         self._more = threading.Event()  # there is more to drain, or this was closed
@@ -144,6 +147,7 @@ class Names:
         self._some = Condition(self._lock)
         self._names.clear()
         self._joined.clear()
+        self._late.clear()
         self._closed = True
 
     def close(self, deadline: Deadline) -> None:
@@ -314,18 +318,23 @@ class Names:
                 mailbox.close()
 
     def _woken(self, known: _Name) -> None:
+        """Hand what has come, in the thread that brought it; it may hold the order of a session."""
         if known.refusing:
             self._more.set()
-        self._pump(known)
+        self._pump(known, answers=False)
 
-    def _pump(self, known: _Name) -> None:
-        """Hand what can be handed."""
+    def _pump(self, known: _Name, *, answers: bool = True) -> None:
+        """Hand what can be handed, and answer what has expired, or leave both to the thread."""
         while True:
             expired: list[Envelope] = []
             with self._lock:
                 if self._closed:
                     return
-                self._take_locked(known, expired)
+                if answers or known not in self._late:
+                    self._take_locked(known, expired)
+                if expired and not answers:
+                    self._late[known], expired = expired, []
+                    self._some.notify_all()
                 handing = known.dispatcher.hand()
             for envelope in expired:
                 self._tell_expired(envelope)
@@ -424,17 +433,28 @@ class Names:
             self._thread = thread
 
     def _run(self) -> None:
+        due: float | None = None  # when to look again
         while True:
             with self._lock:
-                while not (self._closed or self._names or self._ending):
-                    self._some.wait()
-                until = clock.monotonic() + TICK
-                while not self._closed and (left := until - clock.monotonic()) > 0:
+                while True:
+                    if due is None and (self._names or self._ending):
+                        due = clock.monotonic() + TICK
+                    left = None if due is None else due - clock.monotonic()
+                    if self._closed or self._late or (left is not None and left <= 0):
+                        break
                     self._some.wait(left)
                 if self._closed:
                     return
+                late, self._late = self._late, {}
                 names = list(self._names.values())
             try:
+                for known, expired in late.items():
+                    for envelope in expired:
+                        self._tell_expired(envelope)
+                    self._pump(known)
+                if due is None or clock.monotonic() < due:
+                    continue
+                due = None
                 for known in names:
                     self._look_after(known)
                 self._store.keep()

@@ -145,7 +145,7 @@ class SessionQueues(ABC):
         Args:
             address: the address of the session.
             wake: called when ``take`` may return more, from any thread and possibly without need;
-                never under a lock that a mailbox needs. Must not block.
+                never under a lock that a mailbox needs. Must not block, nor put anything.
         """
 
     @abstractmethod

@@ -6,25 +6,32 @@ queues it queues what it read in one step, and what is queued is sent by the thr
 ``sessions`` describes the two ways. The Redis queues and the federation have threads of their own,
 which deliver in the same way.
 
-Locks, in the order in which they may be nested: the table of sessions; one session (order of
-delivery to it); the session's queue; the mutex of the transport. No thread holds two sessions. The
-limiter has a lock of its own, under which no other is taken. No lock is held while waiting for a
-socket, a directory, Redis or another relay.
+Locks, in the order in which they may be nested: the order of one session (see below); the table of
+sessions; one session (its state); the session's queue; the mutex of the transport. No thread holds
+the state of two sessions. The limiter has a lock of its own, under which no other is taken. Only
+the first of them is held while waiting, for Redis; none is while waiting for a socket, a directory
+or another relay.
+
+The order of a session is held while what was sent to it directly is put into its queue, for in the
+fast way nobody may put anything before that. A sender waits for it ``PUT_TIME`` at most. Putting
+wakes sessions and names to which other threads put something at the same time, so what wakes them
+must not put anything itself.
 
 Blocking. The thread of a connection waits for the directory (``LOOK_UP_TIME``) and for a queue
-(``PUT_TIME``), both bounded. Meanwhile its connection is not read, which applies back-pressure to
-that sender alone, and others can still send to it. It never waits for another connection: an
-envelope for which a slow connection has no room is queued, and sent by that connection's own thread
-once there is room. A connection without room for ``STUCK_LIMIT`` is closed with 1013.
+(``PUT_TIME``, and one reply of Redis), both bounded. Meanwhile its connection is not read, which
+applies back-pressure to that sender alone, and others can still send to it. It never waits for
+another connection: an envelope for which a slow connection has no room is queued, and sent by that
+connection's own thread once there is room. A connection without room for ``STUCK_LIMIT`` is closed
+with 1013.
 
 Lost connections. When a twin disappears, reading fails, or TCP's keepalive does after some minutes.
 The thread then ends, the session leaves the table unless it was replaced, and envelopes that were
 not delivered stay in the queue or go back into it. Delivery is at least once. A pong of this relay
 says that what came before the ping is queued, or was refused.
 
-Takeover. A later connection of the same address replaces the session in the table and takes over
-its queue in one step; the earlier connection is closed with 4001. Its thread finds the newer
-session in the table and leaves it there.
+Takeover. A later connection of the same address closes the earlier one with 4001, waits in the fast
+way until that has put into the queue what it did not send, replaces it in the table and takes over
+its queue. The earlier thread finds the newer session in the table and leaves it there.
 
 Shutdown. New connections are refused; each link is closed with 1001 and its thread ends; then the
 federation and the queues are closed. After a fork, the copies in the child are disabled: links

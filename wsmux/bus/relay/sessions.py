@@ -120,7 +120,7 @@ class Session:
         self.puts: list[tuple[Put, Envelope]] = []
         self._stuck_limit = stuck_limit
         self._lock = threading.Lock()
-        self._order = threading.Lock()  # taken before the other, to put what was sent directly
+        self._order = threading.Lock()  # taken before the other, to queue what was sent directly
         self._putting = 0  # threads that are adding to the queue
         self._taken: deque[QueuedEnvelope] = deque()  # from the mailbox, not sent yet
         self._unsent: deque[_Handed] = deque()
@@ -139,7 +139,7 @@ class Session:
     # Called from any thread
 
     def deliver(self, data: bytes, expires_at: int) -> None:
-        """Send an envelope, or queue it if others wait; blocks only for the queue.
+        """Send an envelope, or queue it if others wait; blocks only for the queue, ``PUT_TIME``.
 
         Raises:
             QueueUnavailable: it could neither be sent nor queued.
@@ -151,15 +151,24 @@ class Session:
                 if self._hand_locked(data, expires_at, ""):
                     return
             self._putting += 1
+        deadline = Deadline(PUT_TIME)
         try:
-            with self._order:
-                self._queue_direct()
-            self._queues.put(self.address, data, expires_at, Deadline(PUT_TIME))
+            if not self._order.acquire(timeout=deadline.park_seconds()):
+                raise self._too_slow()
+            try:
+                self._queue_direct(deadline)
+            finally:
+                self._order.release()
+            self._queues.put(self.address, data, expires_at, deadline)
         finally:
             with self._lock:
                 self._putting -= 1
 
-    def _queue_direct(self) -> None:
+    def _too_slow(self) -> QueueUnavailable:
+        shown = self.address.shown()
+        return QueueUnavailable(f"what {shown} has not read could not be queued in {PUT_TIME:g} s")
+
+    def _queue_direct(self, deadline: Deadline) -> None:
         """Queue what was sent directly and is not taken by the socket, before what comes behind."""
         with self._lock:
             self._settle_direct_locked()
@@ -168,7 +177,9 @@ class Session:
             self._copies |= {each.data: each for each in direct}
         for number, each in enumerate(direct):
             try:
-                self._queues.put(self.address, each.data, each.expires_at, Deadline(PUT_TIME))
+                if deadline.expired():
+                    raise self._too_slow()
+                self._queues.put(self.address, each.data, each.expires_at, deadline)
             except QueueUnavailable:
                 with self._lock:
                     for left in reversed(direct[number:]):
