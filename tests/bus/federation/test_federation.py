@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 
@@ -34,16 +35,19 @@ Make = Callable[..., Federation]
 
 
 class Told:
-    """Collect the errors that requesters get."""
+    """Collect the errors that requesters get; takes each once the gate is open."""
 
     def __init__(self) -> None:
         self.errors: list[tuple[Address, Envelope]] = []
         self.failing = False
+        self.gate = threading.Event()
+        self.gate.set()
 
     def __call__(self, address: Address, envelope: Envelope) -> None:
         if self.failing:
             raise BusError(0, "the requester's queue is full")
         self.errors.append((address, envelope))
+        self.gate.wait(20.0)
 
     def texts(self) -> list[str]:
         return [envelope.error.message for _, envelope in self.errors]
@@ -62,7 +66,13 @@ def told() -> Told:
 
 @pytest.fixture
 def twins() -> ListedTwins:
-    return ListedTwins([Twin(2, bytes(32), ("a.test", "b.test")), Twin(3, bytes(32))])
+    return ListedTwins(
+        [
+            Twin(2, bytes(32), ("a.test", "b.test")),
+            Twin(3, bytes(32)),
+            Twin(4, bytes(32), ("dead.test",)),
+        ]
+    )
 
 
 @pytest.fixture
@@ -277,17 +287,15 @@ def test_a_relay_that_hangs_leaves_workers_to_others(make: Make) -> None:
 def test_a_relay_that_is_down_leaves_room_to_others(
     make: Make,
     told: Told,
-    twins: ListedTwins,
     monkeypatch: pytest.MonkeyPatch,
     domains: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr(module, "MAX_HELD", 4)
     monkeypatch.setattr(room, "DOWN", 0.0)
-    twins.twins[9] = Twin(9, bytes(32), ("dead.test",))
     posts = Posts(dead_test=[ConnectionError("down")])
     federation = make(posts)
     for number in range(4):
-        submit(federation, ask(f"dead-{number}", Address(9)), *domains)
+        submit(federation, ask(f"dead-{number}", Address(4)), *domains)
     submit(federation, ask("alive"), "a.test")
     wait_for(lambda: "a.test" in posts.domains())
     wait_for(lambda: len(told.errors) == 2 and federation.held == 2)
@@ -301,17 +309,57 @@ def test_a_relay_that_hangs_leaves_room_to_others(
     count = 4 * schedule.LANE
     monkeypatch.setattr(module, "MAX_HELD", count)
     monkeypatch.setattr(room, "DOWN", 0.0)
-    posts = Posts(slow_test=[TimeoutError()])
-    posts.gates["slow.test"] = gate = threading.Event()
+    posts = Posts(dead_test=[TimeoutError()])
+    posts.gates["dead.test"] = gate = threading.Event()
     federation = make(posts)
     for number in range(count):
-        submit(federation, ask(f"slow-{number}"), "slow.test")
+        submit(federation, ask(f"slow-{number}", Address(4)), "dead.test")
     submit(federation, ask("fast"), "a.test")
     assert all(posts.entered.acquire(timeout=20.0) for _ in range(schedule.LANE))
     assert "a.test" not in posts.domains()
     gate.set()
-    wait_for(lambda: "a.test" in posts.domains() and len(told.errors) == count // 2)
-    assert federation.held >= count // 2
+    wait_for(lambda: "a.test" in posts.domains() and federation.held == count // 2)
+    assert len(told.errors) == count // 2
+
+
+def test_attempts_that_fail_together_give_up_no_more_than_is_too_much(
+    make: Make, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_HELD", 20)
+    monkeypatch.setattr(room, "DOWN", 0.0)
+    posts = Posts(dead_test=[TimeoutError()])
+    posts.gates["dead.test"] = gate = threading.Event()
+    told.gate.clear()
+    federation = make(posts)
+    for number in range(schedule.LANE):
+        submit(federation, ask(f"{number}", Address(4)), "dead.test")
+    assert all(posts.entered.acquire(timeout=20.0) for _ in range(schedule.LANE))
+    gate.set()
+    wait_for(lambda: sum(n > 1 for n in Counter(posts.bodies()).values()) == 10)
+    assert len(told.errors) == schedule.LANE - 10
+    told.gate.set()
+    wait_for(lambda: federation.held == 10)
+
+
+def test_nothing_more_is_given_up_after_the_close(
+    make: Make, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = schedule.LANE + 4
+    monkeypatch.setattr(module, "MAX_HELD", count)
+    monkeypatch.setattr(room, "DOWN", 0.0)
+    posts = Posts(dead_test=[TimeoutError()])
+    posts.gates["dead.test"] = gate = threading.Event()
+    told.gate.clear()
+    federation = make(posts, workers=1)
+    for number in range(count):
+        submit(federation, ask(f"{number}", Address(4)), "dead.test")
+    wait_for(lambda: federation.held == count)
+    gate.set()
+    wait_for(lambda: told.errors)
+    federation.close(0.0)
+    told.gate.set()
+    federation.close(20.0)
+    assert len(told.errors) == 1
 
 
 def test_a_relay_that_is_down_leaves_room_in_the_queue(
@@ -322,7 +370,7 @@ def test_a_relay_that_is_down_leaves_room_in_the_queue(
     posts = Posts(dead_test=[ConnectionError("down")])
     federation = make(posts, MemoryFederationQueue(max_messages=4))
     for number in range(4):
-        submit(federation, ask(f"dead-{number}"), "dead.test")
+        submit(federation, ask(f"dead-{number}", Address(4)), "dead.test")
     wait_for(lambda: len(told.errors) == 2 and federation.held == 2)
     submit(federation, ask("alive"), "a.test")
     wait_for(lambda: "a.test" in posts.domains())

@@ -72,8 +72,8 @@ PASSING = frozenset(
     }
 )
 
-# Messages given up at once, in the thread whose attempt has shown that a relay is down.
-SHED = 256
+# Seconds for which messages are given up in the thread whose attempt shows that a relay is down.
+SHED_TIME = 1.0
 
 # Start of the error that requesters get where too much waits for a relay.
 CROWDED = "too many messages wait for relays that do not answer"
@@ -244,11 +244,24 @@ class Federation:
             before, job.domains = job.domains, tuple(dict.fromkeys(domains))
             self._held.add(job.domains, size)
             self._held.remove(before, size)  # then, so that its relays do not count as new ones
-            crowded = self._held.is_crowded(job.domains, now)
+            crowded = self._crowded_out_locked(job, now)
             if not crowded:
                 self._add_locked(job, now)
         if crowded:
-            self._give_up_crowded(job)
+            self._give_up_crowded(job, crowded)
+
+    def _crowded_out_locked(self, job: Job, now: float) -> tuple[str, ...]:
+        """Return the relays of a message if it is beyond their part, where it counts no more then.
+
+        So of all threads that look at once, only as many give up a message as there are too many.
+        """
+        if not self._held.is_crowded(job.domains, now):
+            return ()
+        size = len(job.data)
+        self._held.add((), size)
+        self._held.remove(job.domains, size)
+        crowded, job.domains = job.domains, ()
+        return crowded
 
     def _add_locked(self, job: Job, due: float) -> None:
         self._schedule.add(job, due)
@@ -339,25 +352,27 @@ class Federation:
 
     def _shed(self, domain: str, now: float) -> None:
         """Give up what waits for an attempt at a relay that is down, beyond its part."""
-        for _ in range(SHED):
+        until = now + SHED_TIME
+        while not self._closed and time.monotonic() < until:
             with self._lock:
                 job = self._schedule.newest(domain)
-                if job is None or not self._held.is_crowded(job.domains, now):
+                crowded = () if job is None else self._crowded_out_locked(job, now)
+                if job is None or not crowded:
                     return
                 self._schedule.drop_newest(domain)
-            self._give_up_crowded(job)
+            self._give_up_crowded(job, crowded)
 
     def _failed(self, job: Job, reason: str) -> None:
         _log.info("a message for another relay is delayed: %s", reason)
         now = time.monotonic()
         with self._lock:
-            crowded = self._held.is_crowded(job.domains, now)
+            crowded = self._crowded_out_locked(job, now)
             if not crowded:
                 wait = job.failed(reason, self._order, random.random())
                 self._add_locked(job, now + wait)
         if crowded:
             job.reason = reason
-            self._give_up_crowded(job)
+            self._give_up_crowded(job, crowded)
 
     def _refused(self, job: Job, domain: str, reason: str) -> None:
         """Try the next relay; a refusal is not a failure, so the rank stays as it is."""
@@ -374,8 +389,8 @@ class Federation:
     def _order(self, domains: Iterable[str]) -> list[str]:
         return self._ranker.order(domains, time.monotonic())
 
-    def _give_up_crowded(self, job: Job) -> None:
-        self._give_up(job, f"{CROWDED}: {', '.join(job.domains)}")
+    def _give_up_crowded(self, job: Job, domains: Iterable[str]) -> None:
+        self._give_up(job, f"{CROWDED}: {', '.join(domains)}")
 
     def _give_up(self, job: Job, text: str) -> None:
         _log.info("gave up a message: %s; last attempt: %s", text, job.reason or "none")
