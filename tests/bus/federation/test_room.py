@@ -55,6 +55,23 @@ def test_relays_that_are_down_have_equal_parts() -> None:
     assert not room.is_crowded(("f",), DOWN)
 
 
+def test_a_relay_that_has_failed_a_moment_ago_has_no_part() -> None:
+    """Or the restart of many would take from those that are down, of which each gets too little."""
+    room = Room(100, 1000)
+    filled(room, "a", 50)
+    room.failed("a", 0.0)
+    for domain in "bcdef":
+        filled(room, domain, 1)
+        room.failed(domain, 5.0)
+    assert not room.is_crowded(("a",), DOWN)
+    assert not room.is_crowded(("a", "b"), DOWN)
+    assert room.is_crowded(("a",), 5.0 + DOWN)
+    room.failed("a", 5.0 + DOWN)
+    for domain in "bcdef":
+        room.answered(domain)
+    assert not room.is_crowded(("a",), 6.0 + DOWN)
+
+
 def test_a_message_that_another_relay_may_take_is_not_in_the_way() -> None:
     room = Room(4, 100)
     filled(room, "a", 4)

@@ -9,6 +9,7 @@ arguments.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -20,11 +21,10 @@ DOWN = 10.0
 
 @dataclass(slots=True)
 class _Domain:
-    """Count what waits for a relay; ``failing_since`` is when it failed after its last answer."""
+    """Count what waits for a relay."""
 
     count: int = 0
     bytes: int = 0
-    failing_since: float | None = None
 
 
 class Room:
@@ -43,7 +43,8 @@ class Room:
         self.count = self.bytes = 0
         self._max_count, self._max_bytes = max_count, max_bytes
         self._domains: dict[str, _Domain] = {}
-        self._failing = 0  # how many of these
+        self._failing: OrderedDict[str, float] = OrderedDict()  # since when, the longest first
+        self._down: set[str] = set()  # those that have failed for long enough
 
     def is_full(self) -> bool:
         """Return whether nothing more may be added."""
@@ -71,30 +72,31 @@ class Room:
             domain.count -= 1
             domain.bytes -= size
             if not domain.count:
-                self._failing -= domain.failing_since is not None
                 del self._domains[name]
+                self.answered(name)
 
     def failed(self, name: str, now: float) -> None:
         """Note that a relay did not answer."""
-        domain = self._domains.get(name)
-        if domain is not None and domain.failing_since is None:
-            domain.failing_since = now
-            self._failing += 1
+        if name in self._domains and name not in self._down:
+            self._failing.setdefault(name, now)
 
     def answered(self, name: str) -> None:
         """Note that a relay has taken a message, or refused it for good."""
-        domain = self._domains.get(name)
-        if domain is not None and domain.failing_since is not None:
-            domain.failing_since = None
-            self._failing -= 1
+        self._failing.pop(name, None)
+        self._down.discard(name)
 
     def is_crowded(self, domains: Collection[str], now: float) -> bool:
         """Return whether each of these relays is down and has more than its part of the room."""
-        return bool(domains) and all(self._is_crowded(name, now) for name in domains)
+        while self._failing:
+            name, since = next(iter(self._failing.items()))
+            if now < since + DOWN:
+                break
+            del self._failing[name]
+            self._down.add(name)
+        return bool(domains) and all(map(self._is_crowded, domains))
 
-    def _is_crowded(self, name: str, now: float) -> bool:
-        domain = self._domains.get(name)
-        if domain is None or domain.failing_since is None or now < domain.failing_since + DOWN:
+    def _is_crowded(self, name: str) -> bool:
+        if name not in self._down:
             return False
-        parts = 2 * self._failing
+        domain, parts = self._domains[name], 2 * len(self._down)
         return domain.count * parts > self._max_count or domain.bytes * parts > self._max_bytes
