@@ -57,6 +57,7 @@ def test_a_call_without_a_thread_fails_and_the_next_one_ends_in_time(
     refuse(thread)
     with pytest.raises(NoThreadError, match="cannot be started"):
         alice.call(2, "add", [1], timeout=WAIT)
+    alice.wait_connected(WAIT)
     with pytest.raises(CallTimeout, match="timed out waiting for the answer"):
         alice.submit(2, "add", [1], timeout=0.3).result(WAIT)
     assert "0 calls under way" in repr(alice)

@@ -606,6 +606,7 @@ class Client(Closing):
         self._control.close()
         self._standing.close(deadline)
         self._relay_pool.close(deadline)
+        self._calls.join(deadline)  # behind the others, since callbacks may wait for these
         if self._owned is not None:
             self._owned.close()
 

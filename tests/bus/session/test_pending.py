@@ -17,8 +17,9 @@ from wsmux.bus.wire.envelope import Kind, kind_of, relay_error
 from wsmux.bus.wire.messages import Envelope
 from wsmux.runtime.deadline import Deadline
 
-from ...helpers.bus.clients import BOB, WAIT, calling, known, serving, staged
+from ...helpers.bus.clients import BOB, WAIT, all_connected, calling, known, serving, staged
 from ...helpers.bus.scripted_relay import StageRelay
+from ...helpers.raw_peer import in_thread
 from ...helpers.waiting import wait_for
 
 relay = pytest.fixture(staged)
@@ -111,6 +112,7 @@ def test_an_error_of_the_relay_ends_a_call_that_was_sent_once(
 
 def test_a_callback_that_calls_again_holds_up_no_timeout(relay: StageRelay, alice: Client) -> None:
     relay.change = lambda envelope: []
+    alice.wait_connected(WAIT)
     again: Future[BaseException | None] = Future()
 
     def retry(_: Future[object]) -> None:
@@ -137,6 +139,31 @@ def test_a_callback_that_calls_again_is_answered(
     assert again.result(WAIT) == 3
 
 
+def test_a_callback_that_waits_for_a_relay_does_not_hold_up_the_close(
+    relay: StageRelay, alice: Client
+) -> None:
+    relay.change = lambda envelope: []
+    alice.wait_connected(WAIT)
+    began, gone = threading.Event(), threading.Event()
+    again: Future[BaseException | None] = Future()
+
+    def retry(_: Future[object]) -> None:
+        began.set()
+        assert gone.wait(WAIT)
+        with pytest.raises(ValueError, match="closed") as caught:
+            alice.call(2, "add", timeout=10 * WAIT)
+        again.set_result(caught.value)
+
+    alice.submit(2, "add", timeout=0.1).add_done_callback(retry)
+    assert began.wait(WAIT)
+    relay.stop()
+    wait_for(lambda: not all_connected(alice))
+    gone.set()
+    wait_for(lambda: "1 calls under way" in repr(alice))
+    in_thread(alice.close, timeout=None).result(WAIT)
+    assert again.done()
+
+
 @pytest.fixture
 def sent() -> list[bytes]:
     return []
@@ -147,6 +174,7 @@ def calls(sent: list[bytes]) -> Iterator[PendingCalls]:
     made = PendingCalls("test", sent.append)
     yield made
     made.close(lambda call: ValueError("closed"), Deadline(WAIT))
+    made.join(Deadline(WAIT))
 
 
 def call_of(
@@ -251,7 +279,57 @@ def test_callbacks_without_a_thread_count_as_calls(monkeypatch: pytest.MonkeyPat
     calls.close(lambda call: ValueError("closed"), Deadline(WAIT))
     with pytest.raises(ValueError, match="closed"):
         last.future.result(WAIT)
-    assert not [each for each in threading.enumerate() if each.name.startswith("test-callbacks-w")]
+    calls.join(Deadline(WAIT))
+    names = "test-callbacks-w"  # of threads that may still end
+    wait_for(lambda: not [each for each in threading.enumerate() if each.name.startswith(names)])
+
+
+class NotedDeadline(Deadline):
+    """Tell when somebody is about to wait."""
+
+    def __init__(self) -> None:
+        super().__init__(WAIT)
+        self.asked = threading.Event()
+
+    def remaining(self) -> float | None:
+        self.asked.set()
+        return super().remaining()
+
+
+def test_callbacks_that_call_again_wait_for_calls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for callbacks, too, of which as many wait for a thread as there may be calls."""
+    monkeypatch.setattr(pending, "CALLBACKS", 1)
+    calls = PendingCalls("test", lambda data: None, limit=2)
+    began, go_on, added = threading.Event(), threading.Event(), threading.Event()
+
+    def call_again(_: Future[object]) -> None:
+        began.set()
+        assert go_on.wait(WAIT)
+        for uid in ("a", "b", "c"):
+            calls.add(call_of(uid))
+        added.set()
+
+    call = call_of("one", future=calls.future())
+    calls.add(call)
+    call.future.add_done_callback(call_again)
+    calls.settle(call, "answer")
+    assert began.wait(WAIT)
+    for uid in ("two", "three"):
+        call = call_of(uid, future=calls.future())
+        calls.add(call)
+        call.future.add_done_callback(lambda _: added.wait(WAIT))
+        calls.settle(call, "answer")
+    deadline = NotedDeadline()
+    outside = in_thread(calls.add, call_of("other")._replace(deadline=deadline))
+    assert deadline.asked.wait(WAIT)
+    go_on.set()
+    wait_for(lambda: calls.find("b"))
+    calls.settle(call_of("a"), "answer")
+    assert added.wait(WAIT)
+    calls.settle(call_of("b"), "answer")
+    outside.result(WAIT)
+    calls.close(lambda call: ValueError("closed"), Deadline(WAIT))
+    calls.join(Deadline(WAIT))
 
 
 def test_a_callback_may_close_what_runs_it(calls: PendingCalls) -> None:
@@ -261,6 +339,7 @@ def test_a_callback_may_close_what_runs_it(calls: PendingCalls) -> None:
 
     def close(_: Future[object]) -> None:
         calls.close(lambda call: ValueError("closed"), Deadline(WAIT))
+        calls.join(Deadline(WAIT))
         closed.set()
 
     call.future.add_done_callback(close)

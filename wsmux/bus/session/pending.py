@@ -8,7 +8,8 @@ Threads and locks: one condition guards the table. Results are set without it. O
 started with the first call, ends and repeats calls; it sleeps until the next call is due, and wakes
 at most a hundred times a second. The callbacks of futures are user code, which may call again and
 wait: they run in threads of a pool, so that neither the clock nor a connection waits for them.
-Those that wait for a thread count as calls do, for the limit.
+Those that wait for a thread count as calls do, for the limit; not for calls that are made in such a
+thread, or all of them might wait for each other.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ REPEAT, LONGEST_REPEAT = 2.0, 16.0
 
 _log = logger("wsmux.bus")
 
+
+_here = threading.local()  # distinguishes threads that run callbacks
 
 Callback = Callable[[Future[Any]], object]
 
@@ -153,6 +156,7 @@ class PendingCalls:
         self._thread: threading.Thread | None = None
         self._callbacks = ThreadPool(CALLBACKS, f"{name}-callbacks")
         self._waiting = 0  # callbacks without a thread
+        self._nested = 0  # calls that wait for room in callbacks
         self._closed = False
 
     def __len__(self) -> int:
@@ -171,15 +175,23 @@ class PendingCalls:
             ValueError: the client is closed.
         """
         self._start_clock()
+        nested = getattr(_here, "calls_back", False)
         with self._condition:
-            while not self._closed and len(self._calls) + self._waiting >= self._limit:
+            while not self._closed:
+                waiting = 0 if nested else self._waiting
+                if len(self._calls) + waiting < self._limit:
+                    break
                 if call.deadline.expired():
                     text = (
                         f"the limit of {self._limit} calls waiting for answers is reached: "
-                        f"{self._waiting} of them for a thread that runs a callback"
+                        f"{waiting} of them for a thread that runs a callback"
                     )
                     raise CallTimeout(text, call.twin.id, retry_safe=True)
-                self._condition.wait(call.deadline.remaining())
+                self._nested += nested
+                try:
+                    self._condition.wait(call.deadline.remaining())
+                finally:
+                    self._nested -= nested
             if self._closed:
                 raise ValueError("this bus client is closed")
             if self._kept + len(call.signed) > MAX_KEPT:
@@ -222,7 +234,10 @@ class PendingCalls:
             self._kept -= len(known.signed)
             self._repeats.pop(call.uid, None)
             self._resent.discard(call.uid)
-            self._condition.notify()
+            if self._nested:  # there may be room for these alone
+                self._condition.notify_all()
+            else:
+                self._condition.notify()
             return True
 
     def settle(self, call: Call, outcome: Any) -> None:
@@ -238,10 +253,7 @@ class PendingCalls:
             _log.debug("the answer to %s came after it was cancelled", call.command)
 
     def close(self, make_error: Callable[[Call], Exception], deadline: Deadline) -> None:
-        """End every call, and the threads; may be called twice.
-
-        Waits for the callbacks of futures, except in one of those.
-        """
+        """End every call, and the clock; may be called twice. Callbacks go on; see ``join``."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
@@ -254,6 +266,9 @@ class PendingCalls:
         if thread is not None and thread is not threading.current_thread():
             thread.join(deadline.remaining())
         self._callbacks.close()
+
+    def join(self, deadline: Deadline) -> None:
+        """Wait, after ``close``, for the callbacks of futures, except in one of those."""
         self._callbacks.join(deadline)
 
     def _call_back(self, function: Callback, future: Future[Any]) -> None:
@@ -265,6 +280,7 @@ class PendingCalls:
         with self._condition:
             self._waiting -= 1
             self._condition.notify()
+        _here.calls_back = True
         function(future)
 
     # Clock thread
