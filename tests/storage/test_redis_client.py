@@ -63,6 +63,14 @@ def test_an_error_does_not_repeat_what_was_written(server: RedisServer, transact
     client.close()
 
 
+def test_a_key_of_another_type_in_a_script_of_redis_6_is_one() -> None:
+    text = (
+        "Error running script (call to f_8e64a9b2ee2ef67cd34f): @user_script:15: "
+        "WRONGTYPE Operation against a key holding the wrong kind of value"
+    )
+    assert is_wrong_type(library.ResponseError(text))
+
+
 @pytest.mark.parametrize("error", [library.ResponseError("OOM"), library.TimeoutError("WRONGTYPE")])
 def test_other_errors_are_no_wrong_type(error: Exception) -> None:
     assert not is_wrong_type(error)

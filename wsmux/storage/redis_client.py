@@ -141,5 +141,8 @@ def is_passing(error: Exception) -> bool:
 
 
 def is_wrong_type(error: object) -> bool:
-    """Return whether a command failed because the key holds another type."""
-    return isinstance(error, ResponseError) and cause(error).startswith("WRONGTYPE")
+    """Return whether a command failed because the key holds another type.
+
+    Before version 7, Redis puts the place in a script before the code of an error.
+    """
+    return isinstance(error, ResponseError) and "WRONGTYPE " in cause(error)
