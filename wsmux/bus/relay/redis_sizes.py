@@ -46,14 +46,14 @@ _COMMON = """
 local stream, sizes, ends, total = unpack(KEYS)
 local function whole(number) return string.format('%.0f', number) end
 local function write(key, size)
-  local before = redis.call('ZSCORE', sizes, key) or 0
+  local before = tonumber(redis.call('ZSCORE', sizes, key) or 0)
   if size > 0 then
     redis.call('ZADD', sizes, whole(size), key)
   else
     redis.call('ZREM', sizes, key)
     redis.call('ZREM', ends, key)
   end
-  redis.call('INCRBY', total, whole(size - before))
+  if size ~= before then redis.call('INCRBY', total, whole(size - before)) end
 end
 """
 
