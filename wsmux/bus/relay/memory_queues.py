@@ -17,7 +17,7 @@ import itertools
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -233,13 +233,13 @@ class MemoryQueues(SessionQueues):
         self._life = life
         self._clock = clock
         self._lock = threading.Lock()
-        self._queues: dict[Address, _Queue] = {}
+        self._queues: OrderedDict[Address, _Queue] = OrderedDict()
         self._bytes = 0
         self._name_bytes = 0  # of these, those of names
         self._held: Counter[int] = Counter()  # of those, what each twin has
-        self._levels: dict[int, dict[Address, None]] = {}  # of sessions
+        self._levels: dict[int, OrderedDict[Address, None]] = {}  # of sessions
         self._swept = -math.inf
-        self._to_sweep: list[Address] = []
+        self._to_sweep = 0  # the first ones of all queues
         self._serial = itertools.count(1)
         self._closed = False
         fork.register(self)
@@ -340,7 +340,7 @@ class MemoryQueues(SessionQueues):
                 del self._levels[queue.level]
         queue.level = level
         if level:
-            self._levels.setdefault(level, {})[address] = None
+            self._levels.setdefault(level, OrderedDict())[address] = None
 
     def _check_room_locked(self, address: Address, source: int, size: int, now: float) -> None:
         """Refuse what is beyond a bound of a name even without what has run out."""
@@ -392,11 +392,13 @@ class MemoryQueues(SessionQueues):
         """Discard expired entries of some disconnected sessions."""
         if now >= self._swept + SWEEP and not self._to_sweep:
             self._swept = now
-            self._to_sweep = list(self._queues)
-        for _ in range(min(SWEPT, len(self._to_sweep))):
-            address = self._to_sweep.pop()
-            queue = self._queues.get(address)
-            if queue is not None and queue.mailbox is None:
+            self._to_sweep = len(self._queues)
+        count = min(SWEPT, self._to_sweep)
+        self._to_sweep -= count
+        for _ in range(min(count, len(self._queues))):
+            address, queue = next(iter(self._queues.items()))
+            self._queues.move_to_end(address)
+            if queue.mailbox is None:
                 with self._counted_locked(address, queue):
                     queue.discard(now)
                 self._forget_locked(address, queue)
