@@ -234,6 +234,21 @@ def test_what_known_relays_have_acknowledged_and_left_makes_room(
     assert bodies(take(queue, 1)) == [b"more"]
 
 
+def test_the_bytes_of_a_stream_that_has_too_many_entries_are_not_counted_anew(
+    make: Make, client: library.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ENTRIES", 2)
+    queue = make()
+    list(queue.take(0))  # makes the group
+    for _ in range(2):
+        queue.put(b"old", ())
+    reply: Any = client.xreadgroup(GROUP, "relay-0", {STREAM: ">"})
+    client.xack(STREAM, GROUP, *(each for each, _ in reply[0][1]))
+    client.set(module.BYTES, 1_000_000)
+    queue.put(b"new", ())
+    assert int(client.get(module.BYTES) or 0) == 1_000_000 + len(b"new") + 64
+
+
 def test_what_nobody_has_taken_is_not_dropped_from_a_stream(
     make: Make, client: library.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

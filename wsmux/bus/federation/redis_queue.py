@@ -72,7 +72,9 @@ if is_full() then
     end
   end
   if first then redis.pcall('XTRIM', stream, 'MINID', first) end
-  size = redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', 0) or 0
+  if size + added > tonumber(most_bytes) then  -- else a look at all of it
+    size = redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', 0) or 0
+  end
   if is_full() then
     redis.call('SET', full, 1, 'PX', pause)
     return false
