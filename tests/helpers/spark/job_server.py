@@ -80,9 +80,12 @@ def offered(log: Log) -> rpc.Service:
 
     @service.rpc()
     def drip(ctx: rpc.Context, row: Any) -> Any:
-        """Answer in 20 ms, with as much as makes Spark's worker write it out."""
+        """Answer in half a second, with as much as makes Spark's worker write it out.
+
+        Where Spark takes no more, the worker may be writing for a while before it learns that.
+        """
         log.note("called")
-        if ctx.ended.wait(0.02):
+        if ctx.ended.wait(0.5):
             log.note("cancelled")
         return f"{row:08}" * 1000
 
