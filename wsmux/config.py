@@ -287,8 +287,8 @@ class Config:
 
     max_process_buffer: int = 256 * MIB
     """The same for all connections of the process, including incomplete messages of River and RMB;
-    the largest holder gives way. While it is exceeded, connections that wait for the rest of a
-    message stop reading."""
+    the largest holder gives way. While it is exceeded, connections that hold 16 KiB or more of an
+    incomplete message stop reading."""
 
     ping_interval: float | None = 20.0
     """Seconds without a byte from the peer before a ping is sent; below the 60 s after which most

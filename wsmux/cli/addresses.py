@@ -174,7 +174,9 @@ def add_connecting(parser: argparse.ArgumentParser, *, resumes: bool | None = No
 
 def _add_resume(parser: argparse.ArgumentParser, by_default: bool) -> None:
     """Add the option for a connection that is resumed after an outage."""
-    default = "on by default, over WebSocket in the wire wsmux" if by_default else "off by default"
+    default = "off by default"
+    if by_default:
+        default = "on by default in the wire wsmux, but with --subprotocol, or TLS over tcp://"
     parser.add_argument(
         "--resume",
         action=argparse.BooleanOptionalAction,

@@ -94,7 +94,7 @@ class Mux:
                 ...
 
     The handler runs in the thread of the request, unless the route says ``detach=True``; the
-    connection is closed when it returns. The keyword arguments are those of ``wsmux.serve``, but
+    connection is closed when it returns. The keyword arguments are as for ``wsmux.serve``, but
     for ``max_connections``, which holds for all routes of this object together. Without it, all
     routes of the process take 1,024 connections that hold no thread of the server, and so many that
     do that gunicorn keeps one in eight of its threads, and at least one, for other requests. Of
