@@ -6,9 +6,11 @@ import os
 import random
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.tunnel import RemoteProcess, TunnelError, TunnelServer, programs
 from wsmux.tunnel.exchange import ask
 from wsmux.tunnel.request_head import Request
+from wsmux.tunnel.spawning import Spawned
 
 from ..helpers.programs import needs
 from ..helpers.scripted import WAIT
@@ -78,6 +81,27 @@ def test_a_command_ends_where_its_process_is_reaped_by_the_system() -> None:
                 assert process.wait(WAIT) == 0
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_signal_that_comes_before_the_command_has_started_is_sent_then(
+    client: wsmux.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+
+    class Noted(dict[str, int]):
+        def __getitem__(self, name: str) -> int:
+            asked.set()
+            return super().__getitem__(name)
+
+    def late(*arguments: Any) -> Spawned:
+        assert asked.wait(WAIT)
+        return Spawned(*arguments)
+
+    monkeypatch.setattr(programs, "SIGNALS", Noted(programs.SIGNALS))
+    monkeypatch.setattr(programs, "Spawned", late)
+    with shell(client, "sleep 600") as process:
+        process.send_signal("KILL")
+        assert process.wait(WAIT) == -signal.SIGKILL
 
 
 def test_stderr_and_the_exit_code_come_apart(client: wsmux.Connection) -> None:

@@ -127,6 +127,7 @@ class _Running:
         self._streams: dict[str, Stream] = {}
         self._process: Spawned | None = None
         self._writing = 0  # how many of stdout and stderr have not ended
+        self._early: list[int] = []  # signals for when it has started
         self._reaped = False
         self._stopped = False  # the client has disconnected
         self._over = False
@@ -187,8 +188,8 @@ class _Running:
             os.set_blocking(pipe.fileno(), False)
         with self._changed:
             self._process, self._writing = process, 2
-            if self._stopped:
-                self._signal(signal.SIGKILL)
+            for number in self._early:
+                self._signal(number)
             self._changed.notify_all()
         return process
 
@@ -246,7 +247,10 @@ class _Running:
 
     def _signal(self, number: int) -> None:
         with self._changed:
-            if self._process is not None and not self._reaped:
+            if self._process is None:
+                if number not in self._early:
+                    self._early.append(number)
+            elif not self._reaped:
                 # It is a zombie at worst, or no process, where others in this one reap it. That the
                 # system gives its id away meanwhile takes all ids to be used once.
                 with suppress(ProcessLookupError):

@@ -412,7 +412,7 @@ def _retire(channel: MessageTransport, batches: _Batches) -> threading.Thread | 
         thread = daemon_thread(target=drain, name=f"{channel.name}-closing")
         start_thread(thread)
     except NoThreadError as error:
-        _log.warning("%s is cut without waiting for the server: %s", channel.name, str(error))
+        _log.info("%s is cut without waiting for the server: %s", channel.name, str(error))
         batches.close()
         channel.discard()  # as above
         return None
