@@ -8,6 +8,7 @@ msgpack supports, are written as null, as by ``JSON.stringify``.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from datetime import UTC, datetime
 from math import isfinite
@@ -22,6 +23,9 @@ __all__ = ["MAX_TEXT", "json_argument", "json_text", "parse_json"]
 
 # Maximum size of JSON: base64 of 16 MiB, the largest message.
 MAX_TEXT = 32 * 1024 * 1024
+
+# What may hold characters that a terminal obeys, or does not show; the rest of JSON is quickly passed.
+_BEYOND_ASCII = re.compile(r"[^\n -~]+")
 
 _CODEC = JsonCodec()
 _ENVELOPE = Envelope("", "", "", seq=0, ack=0, stream_id="", flags=0, payload=None)
@@ -82,9 +86,14 @@ def json_text(value: Any) -> str:
 
 def escaped(text: str) -> str:
     """Return JSON with the same values, in which a terminal finds nothing to obey."""
-    return "".join(
-        char if char == "\n" or char.isprintable() else json.dumps(char)[1:-1] for char in text
-    )
+    return _BEYOND_ASCII.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    text = found[0]
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _plain(value: Any) -> Any:
