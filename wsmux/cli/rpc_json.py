@@ -24,7 +24,7 @@ __all__ = ["MAX_TEXT", "json_argument", "json_text", "parse_json"]
 # Maximum size of JSON: base64 of 16 MiB, the largest message.
 MAX_TEXT = 32 * 1024 * 1024
 
-# What may hold characters that a terminal obeys, or does not show; the rest of JSON is quickly passed.
+# What may hold characters that a terminal obeys, or does not show. The rest is passed by quickly.
 _BEYOND_ASCII = re.compile(r"[^\n -~]+")
 
 _CODEC = JsonCodec()
