@@ -111,14 +111,21 @@ def test_a_journal_may_be_smaller_than_what_is_written(limit: int) -> None:
     assert sink.data["a"] == data
 
 
-def test_a_receiver_that_commits_whole_records_needs_no_larger_journal() -> None:
-    journal, store = MemoryJournal(limit=10), MemoryOffsets()
+@pytest.mark.parametrize(
+    ("limit", "record", "piece", "count"),
+    [(10, 7, 70, 1), (80, 79, 9, 79)],
+    ids=["in one piece", "nearly as large as the journal"],
+)
+def test_a_receiver_that_commits_whole_records_needs_no_larger_journal(
+    limit: int, record: int, piece: int, count: int
+) -> None:
+    journal, store = MemoryJournal(limit), MemoryOffsets()
 
     def handle(stream: ReceivedStream) -> None:
         held = b""
         while data := stream.read(100):
             held += data
-            whole = len(held) - len(held) % 7
+            whole = len(held) - len(held) % record
             stream.commit(stream.offset - len(held) + whole)
             held = held[whole:]
 
@@ -127,29 +134,9 @@ def test_a_receiver_that_commits_whole_records_needs_no_larger_journal() -> None
         connect().open_stream(WAIT, durable="a", journal=journal) as stream,
     ):
         stream.timeout = WAIT
-        assert stream.write(bytes(70)) == 70
-    assert store.kept["a"][1] == 70
-
-
-def test_a_record_may_be_nearly_as_large_as_the_journal() -> None:
-    journal, store = MemoryJournal(limit=80), MemoryOffsets()
-
-    def handle(stream: ReceivedStream) -> None:
-        held = b""
-        while data := stream.read(100):
-            held += data
-            if len(held) >= 79:
-                stream.commit(stream.offset - len(held) + 79)
-                held = held[79:]
-
-    with (
-        receiving(handle, store) as connect,
-        connect().open_stream(WAIT, durable="a", journal=journal) as stream,
-    ):
-        stream.timeout = WAIT
-        for _ in range(79):
-            assert stream.write(bytes(9)) == 9
-    assert store.kept["a"][1] == 79 * 9
+        for _ in range(count):
+            assert stream.write(bytes(piece)) == piece
+    assert store.kept["a"][1] == count * piece
 
 
 def test_a_small_journal_of_files_takes_a_large_write(tmp_path: Path) -> None:

@@ -166,15 +166,15 @@ def _check_kept(given: Any, cast: Any) -> None:
     elif types.is_timestamp(one) and types.is_date(two):
         local = pc.local_timestamp(given)
         _check_same(given, cast, pc.equal(local, pc.cast(cast, local.type)))
-    elif types.is_floating(one) and types.is_decimal(two):
+    elif (types.is_floating(one) and types.is_decimal(two)) or (
+        types.is_decimal(one) and types.is_floating(two)
+    ):
         # By way of text, as a decimal does not become the nearest float.
         _check_same(given, cast, pc.equal(given, pc.cast(pc.cast(cast, pa.string()), one)))
     elif types.is_floating(one) and types.is_floating(two):
         if two.bit_width < one.bit_width:
             same = pc.equal(given, pc.cast(cast, one))
             _check_same(given, cast, pc.or_(same, pc.is_nan(given)))
-    elif types.is_decimal(one) and types.is_floating(two):
-        _check_same(given, cast, pc.equal(given, pc.cast(pc.cast(cast, pa.string()), one)))
     elif types.is_floating(two) and not types.is_primitive(one):  # text
         infinite = pc.is_inf(pc.cast(given, pa.float64()))
         _check_same(given, cast, pc.equal(infinite, pc.is_inf(cast)))

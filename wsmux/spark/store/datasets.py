@@ -571,7 +571,7 @@ class _FitPart(Part):
     def __init__(self, part: Part, given: Any, kept: Any, where: str | None) -> None:
         self._part = part
         self._given = given
-        self._kept = None if kept is given else kept
+        self._kept = kept
         self._where = where
         if where is not None:
             self._filters = parse_condition(where, kept)
@@ -581,7 +581,7 @@ class _FitPart(Part):
         if not batch.num_rows:
             return
         batch = fitted(batch, self._given)
-        for piece in [batch] if self._kept is None else aligned(batch, self._kept):
+        for piece in aligned(batch, self._kept):
             if self._where is not None:
                 check_rows(piece, self._filters, self._matches, self._where)
             self._part.write(piece)

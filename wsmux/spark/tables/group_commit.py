@@ -72,7 +72,7 @@ def append_group(
         try:
             for batch in batches:
                 batch = fitted(batch, schema)
-                for piece in [batch] if schema.equals(kept) else aligned(batch, kept):
+                for piece in aligned(batch, kept):
                     part.write(piece)
             finished = part.end()
             made = partial(_actions, finished, spans)

@@ -191,8 +191,12 @@ def _narrower(kind: Any, other: Any) -> bool:
 def aligned(batch: Any, schema: Any) -> Iterator[Any]:
     """Yield the rows of a batch under a schema that ``merged`` has made of its own.
 
-    A batch with many rows comes in pieces: a few bits of them may lack many wide columns.
+    A batch with many rows comes in pieces: a few bits of them may lack many wide columns. One that
+    has the schema comes as it is.
     """
+    if batch.schema.equals(schema):
+        yield batch
+        return
     added = [field for field in schema if field.name not in batch.schema.names]
     row = sum(pa.nulls(1, field.type).nbytes for field in added)
     most = max(1, ADDED_BYTES // max(1, row))
