@@ -20,6 +20,7 @@ import socket
 
 from flask import Flask
 
+import wsmux
 from wsmux import rpc
 from wsmux.flask import Mux
 from wsmux.protocols import native
@@ -37,9 +38,23 @@ PR_SET_PDEATHSIG = 1
 app = Flask(__name__)
 mux = Mux(app, protocols=NAMES)
 mux.stream_route("/")(scripted.handle)
+Mux(app, resume=True).route("/resumed")(wsmux.Connection.wait_closed)
+Mux(app, authorize=lambda request: False).stream_route("/nobody", endpoint="nobody")(
+    scripted.handle
+)
 rpc.flask(app, "/river", [offered(Gate())], serve_schema=True)
 rpc.flask(app, "/silent", [offered(Gate())], codec="json")
 add_echo(app)
+asked: list[str] = []
+
+
+@app.get("/asked/<name>")
+def ask(name: str) -> list[str]:
+    """Return what was asked for until now, this included."""
+    asked.append(name)
+    return asked
+
+
 native.JS_WS_CLOSE_DELAY = 0.02  # as in ``js_ws``
 logging.getLogger("wsmux").setLevel(logging.CRITICAL)  # the scripts fail on purpose
 logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -18,6 +18,7 @@ from flask import Flask, Response, request
 
 from ..flask import Mux
 from ..flask.responses import Ended
+from ..handshake.websocket_server import end_at_server
 from ..mux.stream import Stream
 
 __all__ = ["app"]
@@ -57,4 +58,5 @@ def single() -> Response:
         websocket.receive()
     except simple_websocket.ConnectionClosed:
         pass  # the client has closed it
+    end_at_server(request.environ)
     return Ended(websocket.mode)

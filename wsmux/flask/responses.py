@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,6 +23,7 @@ except ImportError as error:
 
 from ..exceptions import HandshakeError
 from ..handshake.http_request import refusal_headers
+from ..handshake.websocket_server import end_at_server
 from ..runtime.logs import logger
 
 __all__ = [
@@ -60,19 +59,9 @@ def last(response: Response) -> Response:
     """
     if _takes_upgrades(request.environ):  # applications may not set it under other servers
         response.headers["Connection"] = "close"
-    if (sock := request.environ.get("gunicorn.socket")) is not None:
-        response.call_on_close(partial(_end_reading, sock))
+    if "gunicorn.socket" in request.environ:  # ignores the header if an application has set it
+        response.call_on_close(partial(end_at_server, request.environ))  # when it was sent
     return response
-
-
-def _end_reading(sock: socket.socket) -> None:
-    """Make gunicorn see the end of the connection of a refused request.
-
-    It ignores ``Connection: close`` set by an application, and would parse whatever follows the
-    request as the next one.
-    """
-    with suppress(OSError), socket.fromfd(sock.fileno(), sock.family, sock.type) as same:
-        same.shutdown(socket.SHUT_RD)
 
 
 def _takes_upgrades(environ: Mapping[str, Any]) -> bool:
@@ -81,7 +70,7 @@ def _takes_upgrades(environ: Mapping[str, Any]) -> bool:
 
 
 class Ended(Response):
-    """End a request whose socket has already been shut down."""
+    """End a request whose connection has ended, or has left its server; see ``end_at_server``."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()

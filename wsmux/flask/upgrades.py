@@ -17,7 +17,13 @@ from ..exceptions import HandshakeError, NoThreadError
 from ..handshake.access import Authorize, authorized
 from ..handshake.admission import Admission
 from ..handshake.request import Request
-from ..handshake.websocket_server import accept, asks_to_return, leave_server, request_of
+from ..handshake.websocket_server import (
+    accept,
+    asks_to_return,
+    end_at_server,
+    leave_server,
+    request_of,
+)
 from ..protocols.registry import is_resumable
 from ..runtime import fork
 from ..runtime.logs import logger
@@ -150,33 +156,36 @@ class Upgrades:
                 after_this_request(last)
                 raise
             returns = full or guest.returns or (place is not None and place.returns)
-            passes = passes and resumes and (detached or _leaves(environ))
-            upgraded = Upgraded(accepted.socket, wire, asked, returns, passes, place)
+            passes = passes and resumes
+            left = (detached or passes) and _leaves(environ)
+            upgraded = Upgraded(accepted.socket, wire, asked, returns, passes and left, place)
             serving = partial(_serve, held.pop_all(), serve, upgraded)
-        if shutdown is None or not self._detached(environ, serving, shutdown):
-            serving()
+        if shutdown is None or not left or not self._detached(serving, shutdown):
+            try:
+                serving()
+            finally:
+                if not left:
+                    end_at_server(environ)
         return Ended(accepted.mode)
 
-    def _detached(
-        self, environ: dict[str, Any], serving: Callable[[], object], shutdown: Shutdown
-    ) -> bool:
-        """Serve in a thread of ours; return false without a thread or descriptor for that."""
+    def _detached(self, serving: Callable[[], object], shutdown: Shutdown) -> bool:
+        """Serve in a thread of ours; return false if there is none."""
         if not self._ends_at_exit:  # the server does not wait for what it does not know of
             self._ends_at_exit = True
             longest = longest_stop()
             timeout = DRAIN if longest is None else longest
             shut_down_at_exit(shutdown, timeout, longest, self._threads.join)
         try:
-            leave_server(environ)
-            self._threads.start(serving, f"wsmux-route-{environ.get('REMOTE_PORT') or 'unix'}")
-        except (NoThreadError, OSError) as error:
+            port = request.environ.get("REMOTE_PORT") or "unix"
+            self._threads.start(serving, f"wsmux-route-{port}")
+        except NoThreadError as error:
             _log.warning("a connection of %s holds its request's thread: %s", request.path, error)
             return False
         return True
 
 
 def _leaves(environ: dict[str, Any]) -> bool:
-    """Have the server end a request, which still holds its thread, without a word to the client.
+    """Have the server end a request without a word to the client, whose connection goes on.
 
     Returns false if it cannot.
     """
@@ -186,7 +195,11 @@ def _leaves(environ: dict[str, Any]) -> bool:
     try:
         leave_server(environ)
     except OSError as error:
-        _log.warning("a connection of %s cannot leave this process: %s", request.path, error)
+        _log.warning(
+            "a connection of %s cannot leave its server, and holds its request's thread: %s",
+            request.path,
+            error,
+        )
         return False
     return True
 

@@ -1,15 +1,17 @@
 """Perform the server handshake with simple-websocket, and take over the socket.
 
-simple-websocket finds the socket in the environ of Werkzeug, gunicorn and gevent's pywsgi, and
-answers the upgrade using wsproto. Its thread and events are replaced by ones that do nothing, so it
-does not touch the socket after the 101. The request is checked here, and simple-websocket gets one
-written by us instead: from the client's it contains only the key and the chosen subprotocol. So
-nothing else in the request can make it fail, and it cannot accept an extension.
+The socket is found in the environ of Werkzeug, gunicorn and gevent's pywsgi, and simple-websocket
+answers the upgrade over it, using wsproto. Its thread and events are replaced by ones that do
+nothing, so it does not touch the socket after the 101. The request is checked here, and
+simple-websocket gets one written by us instead: from the client's it contains only the key and the
+chosen subprotocol. So nothing else in the request can make it fail, and it cannot accept an
+extension.
 """
 
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import re
 import select
@@ -17,6 +19,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -36,6 +39,7 @@ __all__ = [
     "asks_to_return",
     "check_request",
     "check_upgrade",
+    "end_at_server",
     "is_upgrade",
     "leave_server",
     "request_of",
@@ -48,14 +52,8 @@ _ONE_VALUE = ("Host", "Origin", "Sec-WebSocket-Key", "Sec-WebSocket-Version")
 # Keys of the raw target; not all WSGI servers set them.
 _TARGETS = ("REQUEST_URI", "RAW_URI", "QUERY_STRING")
 
-# Keys under which simple-websocket looks for the socket.
-_SOCKETS = (
-    "werkzeug.socket",
-    "gunicorn.socket",
-    "eventlet.input",
-    "wsgi.input",
-    "SERVER_SOFTWARE",
-)
+# What is left in a socket is discarded in pieces of so many bytes.
+_PIECE = 64 * 1024
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _HOST = re.compile(r"(\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z.%_~!$&'()*+;=-]+)(:[0-9]*)?")
@@ -242,8 +240,9 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
     be duplicated and is the server's own.
 
     Raises:
-        HandshakeError: the WSGI server provides no socket, the request is malformed, the WSGI
-            server has already read bytes after it, or the client has disconnected.
+        HandshakeError: the WSGI server provides no socket, or there is no descriptor left for
+            ours; the request is malformed, the WSGI server has already read bytes after it, or the
+            client has disconnected. Nothing was answered.
     """
     if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
         _check_patched()
@@ -253,43 +252,117 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
     offers = _check_handshake(environ)
     if _came_early(environ):
         raise HandshakeError("bytes followed the request before it was answered", 400)
-    ours = {key: environ[key] for key in _SOCKETS if key in environ}
-    ours |= {
-        "HTTP_HOST": "localhost",
-        "HTTP_CONNECTION": "Upgrade",
-        "HTTP_UPGRADE": "websocket",
-        "HTTP_SEC_WEBSOCKET_KEY": environ["HTTP_SEC_WEBSOCKET_KEY"],
-        "HTTP_SEC_WEBSOCKET_VERSION": "13",
-    }
-    if subprotocol in offers:
-        ours["HTTP_SEC_WEBSOCKET_PROTOCOL"] = subprotocol
-    try:
-        server = simple_websocket.Server(
-            ours,
-            subprotocols=[subprotocol] if subprotocol else None,
-            thread_class=_NoThread,
-            event_class=_NoEvent,
-        )
-    except RuntimeError as error:
+    found = _server_socket(environ)
+    if found is None:
         software = environ.get("SERVER_SOFTWARE", "this WSGI server")
         raise HandshakeError(
             f"{software} gives applications no access to the socket, which WebSockets need; "
             "use Werkzeug (threaded), gunicorn "
             f"(gthread or gevent workers) or gevent's pywsgi, or wsmux.serve on a port of its own",
             500,
-        ) from error
+        )
+    theirs, mode = found
+    sock = _duplicate(theirs)  # first: behind the 101 nothing else may fail
+    try:
+        agreed = subprotocol if subprotocol in offers else None
+        _answer(sock, environ["HTTP_SEC_WEBSOCKET_KEY"], agreed)
+    except BaseException:
+        if sock is not theirs:
+            sock.close()
+        raise
+    if protocol == "js-ws":
+        _await_first_bytes(sock)
+    return Accepted(sock, mode)
+
+
+def _server_socket(environ: Mapping[str, Any]) -> tuple[socket.socket, str] | None:
+    """Return the socket that a WSGI server has of a request, and which server that is."""
+    for mode in ("werkzeug", "gunicorn"):
+        sock = environ.get(f"{mode}.socket")
+        if sock is not None:
+            return sock, mode
+    if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
+        body = environ.get("wsgi.input")
+        raw = getattr(body, "raw", None) or getattr(getattr(body, "rfile", None), "raw", None)
+        if raw is not None:
+            return raw._sock, "gevent"
+    return None
+
+
+def _duplicate(sock: socket.socket) -> socket.socket:
+    """Return a duplicate of a server's socket, or, with TLS, that socket.
+
+    Raises:
+        HandshakeError: there is no descriptor left, with 503, or the socket is closed.
+    """
+    if isinstance(sock, ssl.SSLSocket):
+        return sock
+    try:
+        ours = socket.fromfd(sock.fileno(), sock.family, sock.type)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise HandshakeError(
+                f"this server has no descriptor left for a connection: {error}", 503
+            ) from error
+        raise _gone(error) from error
+    ours.settimeout(sock.gettimeout())
+    return ours
+
+
+def _answer(sock: socket.socket, key: str, subprotocol: str | None) -> None:
+    """Send the 101."""
+    environ = {
+        "werkzeug.socket": sock,
+        "HTTP_HOST": "localhost",
+        "HTTP_CONNECTION": "Upgrade",
+        "HTTP_UPGRADE": "websocket",
+        "HTTP_SEC_WEBSOCKET_KEY": key,
+        "HTTP_SEC_WEBSOCKET_VERSION": "13",
+    }
+    if subprotocol is not None:
+        environ["HTTP_SEC_WEBSOCKET_PROTOCOL"] = subprotocol
+    try:
+        simple_websocket.Server(
+            environ,
+            subprotocols=[subprotocol] if subprotocol else None,
+            thread_class=_NoThread,
+            event_class=_NoEvent,
+        )
     except (LocalProtocolError, RemoteProtocolError, simple_websocket.ConnectionError) as error:
         raise HandshakeError(f"malformed WebSocket handshake: {error}", 400) from error
     except OSError as error:
-        raise HandshakeError(f"the client disconnected before the answer: {error}", 400) from error
-    sock = server.sock
-    if not isinstance(sock, ssl.SSLSocket):
-        # simple-websocket has already duplicated gevent's socket.
-        fd = sock.detach() if server.mode == "gevent" else os.dup(sock.fileno())
-        sock = socket.socket(fileno=fd)
-    if protocol == "js-ws":
-        _await_first_bytes(sock)
-    return Accepted(sock, server.mode)
+        raise _gone(error) from error
+
+
+def _gone(error: OSError) -> HandshakeError:
+    return HandshakeError(f"the client disconnected before the answer: {error}", 400)
+
+
+def end_at_server(environ: Mapping[str, Any]) -> None:
+    """End the connection of a request where its WSGI server has it, too; never blocks.
+
+    Of one that was accepted, when serving it has ended, however it did; of one that was refused,
+    when the answer was sent. Otherwise the server would go on to read requests where a proxy may
+    see a WebSocket, and no rule of the proxy would see them. What has come and was not read goes
+    with it, since a server would find that behind a shutdown, too.
+
+    Only for the thread of the request, and not behind ``leave_server``. May be repeated.
+    """
+    if (unreader := _unreader(environ)) is not None:
+        unreader.buf.seek(0)
+        unreader.buf.truncate()
+    found = _server_socket(environ)
+    if found is None:
+        return
+    sock, _ = found
+    with suppress(OSError):  # the client has disconnected
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    if isinstance(sock, ssl.SSLSocket):
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)  # forgets what was decrypted and not read
+    with suppress(OSError):  # it was reset, or is closed
+        while os.read(sock.fileno(), _PIECE):
+            pass
 
 
 def leave_server(environ: Mapping[str, Any]) -> None:
@@ -325,12 +398,10 @@ def _came_early(environ: Mapping[str, Any]) -> bool:
     A client must wait for the answer (RFC 6455 section 4.1). Bytes that the server does not read
     stay in the socket, and reach the framing.
     """
+    if (unreader := _unreader(environ)) is not None:
+        return bool(unreader.buf.getvalue())
     body = environ.get("wsgi.input")
     body = getattr(body, "rfile", body)  # gevent's, if it considers the request an ordinary one
-    unreader = getattr(getattr(body, "reader", None), "unreader", None)
-    read = getattr(unreader, "buf", None)
-    if read is not None:  # gunicorn's
-        return bool(read.getvalue())
     sock = getattr(getattr(body, "raw", None), "_sock", None)
     if body is None or sock is None:  # otherwise Werkzeug's or gevent's file over the socket
         return False
@@ -342,6 +413,12 @@ def _came_early(environ: Mapping[str, Any]) -> bool:
         return False  # TLS has no more bytes, or the socket failed, as the answer will show
     finally:
         sock.settimeout(timeout)
+
+
+def _unreader(environ: Mapping[str, Any]) -> Any:
+    """Return what gunicorn reads requests from, ``None`` elsewhere; ``buf`` is what it has read."""
+    unreader = getattr(getattr(environ.get("wsgi.input"), "reader", None), "unreader", None)
+    return unreader if hasattr(unreader, "buf") else None
 
 
 def _await_first_bytes(sock: socket.socket) -> None:
