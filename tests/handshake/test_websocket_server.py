@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from flask import Flask
 
 import wsmux
+from wsmux.flask import Mux
 
 from ..helpers.certificates import Certificates
 from ..helpers.raw_peer import (
@@ -30,6 +32,7 @@ from ..helpers.raw_peer import (
 )
 from ..helpers.request_heads import answer, dial, serving
 from ..helpers.waiting import threads_of
+from ..helpers.werkzeug_server import serving as werkzeug_serving
 
 QUICK = wsmux.Config(handshake_timeout=1.0, max_handshake_size=4096)
 
@@ -496,6 +499,23 @@ def no_descriptor(*_: object) -> int:
 
 def no_thread(*_: object) -> None:
     raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("server", ["serve", "Mux"])
+def test_without_a_descriptor_the_answer_is_503_and_no_upgrade(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Flask("app")
+    Mux(app).route("/")(wsmux.Connection.wait_closed)
+    with wsmux.serve(wsmux.Connection.wait_closed) as ours, werkzeug_serving(app) as port:
+        url = ours.url if server == "serve" else f"ws://127.0.0.1:{port}/"
+        with monkeypatch.context() as lacking:
+            for name in ("dup", "fromfd"):
+                lacking.setattr(os if name == "dup" else socket, name, no_descriptor)
+            with pytest.raises(wsmux.HandshakeError, match="no descriptor left") as caught:
+                wsmux.connect(url)
+            assert caught.value.status == 503
+        wsmux.connect(url).close()
 
 
 @pytest.mark.parametrize("lacking", ["descriptor", "thread"])
