@@ -362,8 +362,9 @@ def serve(
             only one; any other client without a common subprotocol is refused with 400.
         transport: ``"tcp"`` serves plain sockets, without a WebSocket, in a single wire.
         config: the limits of each connection, and the server's limits per client address.
-        max_connections: maximum number of connections, including those in their handshake. A
-            further client replaces a handshake that has lasted two seconds; if there is none, it
+        max_connections: maximum number of connections, including those in their handshake; fewer
+            where the process has too few descriptors, such as 192 with 1,024 of them. A further
+            client replaces a handshake that has lasted two seconds; if there is none, it
             gets 503. One address gets at most half of them, unless ``config`` says otherwise.
         origins: the only origins from which a browser page may connect, such as
             ``["https://example.org"]``, compared as a whole; ``["*"]`` accepts all. By default,

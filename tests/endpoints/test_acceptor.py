@@ -7,10 +7,14 @@ import logging
 import os
 import socket
 import ssl
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,9 +27,11 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import borrow, give_back
 
 from ..helpers.certificates import Certificates
+from ..helpers.commands import PATIENCE
 from ..helpers.connections import Spawn
 from ..helpers.interrupts import interrupted_at
-from ..helpers.raw_peer import RawPeer, request
+from ..helpers.load.measuring import CHECKOUT
+from ..helpers.raw_peer import RawPeer, read_head, request
 from ..helpers.request_heads import descriptors, dial, serving, uncaught
 from ..helpers.scripted import WAIT
 from ..helpers.timeouts import CONNECTS
@@ -156,6 +162,57 @@ def test_more_connections_than_allowed_get_503() -> None:
         wait_for(lambda: not server.connections)
         wait_for(lambda: not threads_of(server))
         wsmux.connect(server.url).close()
+
+
+# Serves in a process of 128 descriptors, of which it has opened so many itself.
+FEW_DESCRIPTORS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+import wsmux
+with wsmux.serve(wsmux.Connection.wait_closed) as server:
+    taken = [open("/dev/null") for _ in range(int(sys.argv[1]))]
+    print(server.url, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def few_descriptors(taken: int) -> Iterator[int]:
+    """Serve in another process that has few descriptors; yield the port."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FEW_DESCRIPTORS, str(taken)],
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            port = urlsplit(process.stdout.readline().strip()).port
+            assert port is not None
+            yield port
+        finally:
+            process.kill()
+
+
+def upgraded(stack: ExitStack, port: int, source: str) -> int:
+    """Ask for a WebSocket from an address, and keep it; return the status of the answer."""
+    sock = socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0))
+    stack.enter_context(sock).sendall(request(f"127.0.0.1:{port}"))
+    return int(read_head(sock)[0].split()[1])
+
+
+def test_one_address_leaves_descriptors_to_others_and_all_of_them_to_the_process() -> None:
+    with few_descriptors(0) as port, ExitStack() as stack:
+        assert [upgraded(stack, port, "127.0.0.2") for _ in range(13)] == [101] * 12 + [429]
+        assert [upgraded(stack, port, "127.0.0.3") for _ in range(12)] == [101] * 12
+        assert upgraded(stack, port, "127.0.0.4") == 503
+
+
+def test_a_client_is_answered_though_the_process_has_taken_its_descriptors_itself() -> None:
+    with few_descriptors(110) as port, ExitStack() as stack:
+        assert upgraded(stack, port, "127.0.0.1") == 503
 
 
 def test_a_full_server_says_nothing_to_a_client_before_tls(certificates: Certificates) -> None:

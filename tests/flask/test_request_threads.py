@@ -25,11 +25,11 @@ from wsmux.flask.request_threads import (
     longest_closing,
     longest_stop,
     most_connections,
-    most_descriptors,
     request_threads,
     tell_why_held,
     why_held,
 )
+from wsmux.runtime import descriptors
 
 from ..helpers.commands import PATIENCE
 from ..helpers.drained_server import THREADS, drained
@@ -215,7 +215,7 @@ def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_descriptors")
 def test_connections_that_hold_no_thread_leave_descriptors() -> None:
-    assert most_descriptors() == 12
+    assert descriptors.most_connections() == 12
     limit, held = ConnectionLimit("one", 100), ConnectionLimit("held", 1)
     with ExitStack() as stack:
         for _ in range(12):
@@ -235,7 +235,7 @@ def test_connections_that_hold_no_thread_leave_descriptors() -> None:
 
 def test_without_a_limit_of_descriptors_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert most_descriptors() > 2**32
+    assert descriptors.most_connections() > 2**32
 
 
 def test_by_default_there_are_as_many_without_threads_as_a_server_takes(

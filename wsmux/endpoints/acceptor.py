@@ -26,7 +26,7 @@ from ..exceptions import HandshakeError, NoThreadError
 from ..handshake.admission import Admission, Guest, cut_reading
 from ..handshake.http_request import read_body, read_request, refuse
 from ..handshake.websocket_server import accept
-from ..runtime import fork
+from ..runtime import descriptors, fork
 from ..runtime.closing import Ending, Leaving
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
@@ -37,6 +37,7 @@ from ..runtime.threads import daemon_thread, register, start_thread
 __all__ = ["DRAIN", "MAX_CONNECTIONS", "REFUSAL", "Acceptor", "host_of", "listen", "listen_unix"]
 
 # Maximum connections, including those in their handshake: each takes one thread, and one for I/O.
+# There are fewer where the process has no descriptors for so many.
 MAX_CONNECTIONS = 1024
 
 # Connections that the system queues until they are accepted.
@@ -161,7 +162,8 @@ class Acceptor(Leaving, ABC):
         self._config = config
         self._http = http  # refusals are HTTP responses
         self._ssl_context = ssl_context
-        self._max_connections = max_connections
+        most = descriptors.most_connections()
+        self._max_connections = min(max_connections, most)
         self._lock = threading.Lock()
         self._threads: dict[threading.Thread, Guest] = {}
         self._opening: set[socket.socket] = set()  # waiting for their clients
@@ -179,7 +181,11 @@ class Acceptor(Leaving, ABC):
             self.host, self.port = listener.getsockname()[:2]
             shown = f"[{self.host}]" if ":" in self.host else self.host
             self.url = f"{scheme}://{shown}:{self.port}"
-        self._admission = Admission(config, self.url, max_connections)
+        self._why_full = ""
+        if max_connections > most:
+            self._why_full = f"; max_connections={max_connections}, but {descriptors.RAISE}"
+            _log.info("%s takes %d connections%s", self.url, most, self._why_full)
+        self._admission = Admission(config, self.url, self._max_connections)
         try:
             self._acceptor = daemon_thread(target=self._accept, name=f"wsmux-listener-{self.port}")
             start_thread(self._acceptor)
@@ -294,6 +300,9 @@ class Acceptor(Leaving, ABC):
         Raises:
             HandshakeError: there is no room for it; nothing is counted then.
         """
+        if not descriptors.descriptors_left(sock.fileno()):  # whatever has taken them
+            _log.warning("%s refuses a connection: %s", self.url, descriptors.RAISE)
+            raise HandshakeError("no descriptor is left for this connection", 503)
         guest = self._admission.arrive(host_of(address), self._resumable())
         thread = daemon_thread(
             target=self._run,
@@ -306,7 +315,12 @@ class Acceptor(Leaving, ABC):
             guest.returns = True
         elif beyond >= 0 and not self._admission.make_room():
             self._admission.leave(guest)
-            _log.warning("%s is full: %d connections are open", self.url, self._max_connections)
+            _log.warning(
+                "%s is full: %d connections are open%s",
+                self.url,
+                self._max_connections,
+                self._why_full,
+            )
             raise HandshakeError(f"{self._max_connections} connections are already open", 503)
         with self._lock:
             self._threads[thread] = guest

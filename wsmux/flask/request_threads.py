@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import _thread
 import logging
-import resource
 import signal
 import ssl
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from typing import Any
 
 from ..endpoints.acceptor import MAX_CONNECTIONS
 from ..exceptions import HandshakeError
-from ..runtime import fork
+from ..runtime import descriptors, fork
 from ..runtime.logs import logger
 
 __all__ = [
@@ -30,7 +28,6 @@ __all__ = [
     "longest_closing",
     "longest_stop",
     "most_connections",
-    "most_descriptors",
     "request_threads",
     "tell_why_held",
     "why_held",
@@ -38,10 +35,6 @@ __all__ = [
 
 # One in so many threads is kept free, and at least one.
 KEPT = 8
-
-# Of 16 parts of the descriptors, connections that hold no thread of the server get 6 for their
-# sockets, two for each; 8 are the half that waiting threads may have, and the rest is for all else.
-PARTS, OURS, EACH = 16, 6, 2
 
 # The parts of the time, after which gunicorn kills a worker, that are left to what is open, and to
 # the closing handshakes. A peer that answers nothing must not keep others from being told.
@@ -69,9 +62,6 @@ _GIVE_THREADS = (
     "server allows that, or max_connections=, or the server more threads"
 )
 _GIVE_MORE = "it takes no more; give the route another max_connections="
-_RAISE_DESCRIPTORS = (
-    "the other descriptors of the process are for all else; let it have more (ulimit -n)"
-)
 
 _log = logger("wsmux")
 
@@ -175,17 +165,6 @@ def most_connections() -> int | None:
     return None if threads is None else max(1, threads - max(1, threads // KEPT))
 
 
-def most_descriptors() -> int:
-    """Return for how many connections this process has descriptors, whatever else it does."""
-    return max(1, _descriptors() * OURS // (PARTS * EACH))
-
-
-def _descriptors() -> int:
-    """Return how many descriptors this process may have."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if most == resource.RLIM_INFINITY else most
-
-
 class _Process:
     """Count the connections of all routes of this process."""
 
@@ -229,13 +208,13 @@ class ConnectionLimit:
         """Log at start if gunicorn's process has too few descriptors for ``most`` connections."""
         if self._most is None or _gunicorn_worker() is None or why_held() is not None:
             return
-        if self._most > (most := most_descriptors()):
+        if self._most > (most := descriptors.most_connections()):
             _log.warning(
                 "%s takes %d connections instead of max_connections=%d: %s",
                 self._name,
                 most,
                 self._most,
-                _RAISE_DESCRIPTORS,
+                descriptors.RAISE,
             )
 
     @contextmanager
@@ -254,7 +233,7 @@ class ConnectionLimit:
         Raises:
             HandshakeError: with 503; there are as many as there may be.
         """
-        spare = min(spare, _descriptors() // PARTS)
+        spare = min(spare, descriptors.descriptors() // descriptors.PARTS)
         with _process.lock:
             most, count, why = self._limit_locked(detached)
             beyond = -1 if most is None else count - most
@@ -278,8 +257,8 @@ class ConnectionLimit:
 
     def _limit_locked(self, detached: bool) -> tuple[int | None, int, str]:
         """Return the limit that applies, how many count for it, and what to do about it."""
-        if detached and _process.detached >= (most := most_descriptors()):
-            return most, _process.detached, _RAISE_DESCRIPTORS
+        if detached and _process.detached >= (most := descriptors.most_connections()):
+            return most, _process.detached, descriptors.RAISE
         if self._most is not None:
             return self._most, self._count, _GIVE_MORE
         if detached:
