@@ -113,6 +113,79 @@ threading.Event().wait()
     assert (said, status) == (["begun"], -signal.SIGTERM)
 
 
+# A shutdown with much time, which one with less ends; and one that ends by nothing.
+GRACEFUL = """
+ended, exiting = threading.Event(), threading.Event()
+
+def stop(number, frame):
+    say("handled")
+
+def leave(number, frame):
+    sys.exit(5)
+
+def graceful(timeout):
+    say(f"graceful {timeout}")
+    if timeout == 20.0:
+        send_when()
+        ended.wait()
+    ended.set()
+
+def stuck(timeout):
+    if timeout == 20.0:
+        threading.Event().wait()
+    say(f"stuck {timeout}")
+
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGQUIT"])
+def test_a_quick_stop_leaves_little_time_to_a_graceful_one(number: str) -> None:
+    said, status, _ = run(f"""{GRACEFUL}
+def send_when():
+    send(signal.{number})
+
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.{number}, leave)
+shut_down_on_signals(graceful, 20.0)
+shut_down_on_signals(stuck, 20.0)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    lines = ["graceful 1.0", "graceful 20.0", "handled", "stuck 1.0"]
+    assert (sorted(said), status) == (lines, 5)
+
+
+def test_a_quick_stop_leaves_little_time_to_a_process_that_exits() -> None:
+    said, _, _ = run(f"""{GRACEFUL}
+def send_when():
+    exiting.wait()
+    send(signal.SIGQUIT)
+
+import atexit
+atexit.register(exiting.set)
+signal.signal(signal.SIGTERM, leave)
+signal.signal(signal.SIGQUIT, leave)
+shut_down_on_signals(graceful, 20.0)
+shut_down_on_signals(stuck, None)
+shut_down_at_exit(stuck, 20.0, 20.0, join)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert sorted(said[:3]) == ["graceful 1.0", "graceful 20.0", "stuck 1.0"]
+
+
+def test_a_stop_that_was_not_hurried_leaves_no_thread_behind() -> None:
+    said, _, _ = run("""
+signal.signal(signal.SIGTERM, lambda number, frame: say("goes on"))
+shut_down_on_signals(late, 3.0)
+before = len(sys._current_frames())
+send(signal.SIGTERM)
+while len(sys._current_frames()) > before:
+    time.sleep(0.01)
+""")
+    assert said == ["goes on", "late 3.0"]
+
+
 def test_a_signal_after_the_shutdown_kills() -> None:
     said, status, _ = run("""
 shut_down_on_signals(soon, None)

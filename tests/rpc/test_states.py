@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc import testing
 
+from ..helpers.connections import Spawn
 from ..helpers.inside import channel_of, io_thread_rests
 from ..helpers.rpc.cutting_relay import Relay
 from ..helpers.rpc.noted_calls import Witness
@@ -400,3 +402,26 @@ class TestServerThatIsNotThereYet:
         witness = world.serve()
         assert client.rpc("test", "same", "patient", WAIT) == "patient"
         assert set(witness.notes) == set()
+
+
+def test_a_second_shutdown_with_less_time_ends_the_wait_of_the_first(spawn: Spawn) -> None:
+    gone = threading.Event()
+    disposed: list[Any] = []
+    service = rpc.Service("kept", state="the state", dispose=disposed.append)
+
+    @service.rpc()
+    def hang(ctx: rpc.Context, init: Any) -> None:
+        gone.wait(WAIT)
+
+    with rpc.serve([service]) as server, rpc.connect(server.url) as client:
+        call = spawn(client.rpc, "kept", "hang", None, WAIT)
+        wait_for(lambda: any(each.calls for each in server.handler.list_sessions()))
+        first = spawn(server.handler.shutdown, None)
+        with pytest.raises(rpc.RiverError):
+            call.result(WAIT)  # the first one has begun
+        server.handler.shutdown(0.0)
+        assert disposed == ["the state"]
+        assert not first.done()
+        gone.set()
+        first.result(WAIT)
+    assert disposed == ["the state"]

@@ -1,7 +1,9 @@
 """Shut down what serves connections when the process stops that a WSGI server runs it in.
 
 A process has one handler for each signal, and may have several things to shut down, so they are
-kept here together: all begin at once, each in a thread, and the process ends after the last.
+kept here together: all begin at once, each in a thread, and the process ends after the last. A
+quick stop may follow a graceful one, also while the process exits, when no thread can be started.
+So each has a second thread from the start, which hurries it then.
 
 A server that does not know of connections, as they hold none of its threads, exits while they are
 open, and not after a signal alone. So they can be shut down at exit, too. CPython starts no threads
@@ -14,7 +16,6 @@ import _thread
 import atexit
 import os
 import signal
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -42,7 +43,8 @@ def shut_down_on_signals(shutdown: Shutdown, timeout: float | None) -> None:
 
     What a signal did before happens at once beside it; where that was to die, it happens after it.
     A process that exits meanwhile waits until the shutdown is done. After SIGINT and SIGQUIT the
-    timeout is at most ``QUICK``.
+    timeout is at most ``QUICK``. If one of these comes when a shutdown goes on, that is called once
+    more with ``QUICK``, and has so long to end, whatever its first call does.
 
     Raises:
         ValueError: this is not the main thread.
@@ -83,26 +85,35 @@ class _Handler:
             _process.begin(number, dies)
         finally:
             if callable(self._before):
-                self._before(number, frame)
+                try:
+                    self._before(number, frame)
+                except SystemExit:
+                    if not _process.exiting:  # otherwise it would cut the exit short
+                        raise
 
 
 class _Process:
-    """Know what this process shuts down, and how far that is."""
+    """Know what this process shuts down, and how far that is.
+
+    Attributes:
+        exiting: functions of ``atexit`` are being called.
+    """
 
     def __init__(self) -> None:
         self._shutdowns: dict[Shutdown, float | None] = {}
         self.forked()
         fork.register(self)
         atexit.register(self._at_exit)
+        atexit.register(self._exits)  # called first
 
     def forked(self) -> None:
         """Begin again: what the parent shuts down goes on in a forked child."""
-        self._lock = threading.Lock()
-        self._begun = self._exiting = False
-        self._left = 0
+        self._begun = self.exiting = False
+        self._left: set[OneShotEvent] = set()  # of what is being shut down; each is set at its end
         self._done = OneShotEvent()
+        self._hurried = OneShotEvent()  # set when all is done, too
         self._dies_by: int | None = None
-        self._exits: dict[Shutdown, float] = {}
+        self._at_exits: dict[Shutdown, float] = {}
         self._joins: list[Callable[[Deadline], object]] = []
         self._longest: float | None = None
 
@@ -123,8 +134,7 @@ class _Process:
         longest: float | None,
         join: Callable[[Deadline], object],
     ) -> None:
-        # Without the lock, which a signal handler takes: this may be the main thread.
-        self._exits[shutdown] = timeout
+        self._at_exits[shutdown] = timeout
         self._joins.append(join)
         self._longest = longest
 
@@ -132,48 +142,61 @@ class _Process:
         """Begin with everything, once; in a signal handler of the main thread."""
         if dies:
             self._dies_by = number
-        if self._begun or self._exiting:
+        quick = number != signal.SIGTERM
+        if self._begun or self.exiting:
+            if quick:
+                self._hurried.set()
             self._die_if_done()
             return
         self._begun = True
-        shutdowns = list(self._shutdowns.items())
-        self._left = 1 + len(shutdowns)
-        for shutdown, timeout in shutdowns:
-            if number != signal.SIGTERM:
-                timeout = _least(timeout, QUICK)
-            try:
-                # Nothing may wait in a signal handler under gevent, as Thread.start does.
-                _thread.start_new_thread(
-                    self._shut_down, (shutdown, _least(timeout, self._longest))
-                )
-            except RuntimeError:
-                _log.exception("no thread can be started to close the connections gracefully")
-                self._finished()
-        self._finished()
+        beginning = OneShotEvent()
+        self._left.add(beginning)
+        for shutdown, timeout in list(self._shutdowns.items()):
+            given = _least(timeout, self._longest)
+            at_most = _least(given, QUICK)
+            each = OneShotEvent()
+            self._left.add(each)
+            if not _started(self._shut_down, each, shutdown, at_most if quick else given):
+                self._finished(each)
+            elif not quick:
+                _started(self._hurry, each, shutdown, at_most)
+        self._finished(beginning)
 
-    def _shut_down(self, shutdown: Shutdown, timeout: float | None) -> None:
+    def _shut_down(self, each: OneShotEvent, shutdown: Shutdown, timeout: float | None) -> None:
         try:
             _call(shutdown, timeout)
         finally:
-            self._finished()
+            self._finished(each)
 
-    def _finished(self) -> None:
-        with self._lock:
-            self._left -= 1
-            last = not self._left
-        if last:
+    def _hurry(self, each: OneShotEvent, shutdown: Shutdown, timeout: float | None) -> None:
+        self._hurried.wait()
+        if each.is_set():
+            return
+        patience = Deadline(timeout)
+        _call(shutdown, timeout)
+        each.wait(patience.remaining())
+        self._finished(each)
+
+    def _finished(self, each: OneShotEvent) -> None:
+        each.set()
+        self._left.discard(each)
+        if not self._left:
             self._done.set()
+            self._hurried.set()
             self._die_if_done()
 
     def _die_if_done(self) -> None:
         if self._dies_by is not None and self._done.is_set():
             os.kill(os.getpid(), self._dies_by)
 
+    def _exits(self) -> None:
+        self.exiting = True
+
     def _at_exit(self) -> None:
         """Wait for what has begun, and shut down the rest: its threads would end as they stand."""
-        begun, self._exiting = self._begun, True
+        begun, self.exiting = self._begun, True
         left = Deadline(self._longest)
-        for shutdown, default in list(self._exits.items()):
+        for shutdown, default in list(self._at_exits.items()):
             if not (begun and shutdown in self._shutdowns):
                 timeout = self._shutdowns.get(shutdown, default)
                 _call(shutdown, _least(timeout, left.remaining()))
@@ -182,6 +205,19 @@ class _Process:
         patience = Deadline(QUICK)
         for join in list(self._joins):
             join(patience)
+
+
+def _started(function: Callable[..., object], *arguments: object) -> bool:
+    """Call a function in a thread; return false if the system has none left.
+
+    Nothing may wait in a signal handler under gevent, as ``Thread.start`` does.
+    """
+    try:
+        _thread.start_new_thread(function, arguments)
+    except RuntimeError:
+        _log.exception("no thread can be started to close the connections gracefully")
+        return False
+    return True
 
 
 def _call(shutdown: Shutdown, timeout: float | None) -> None:

@@ -119,10 +119,15 @@ class CallDispatcher(Suspender):
         self._expiries: Timers[ServerCall] = Timers()  # end calls whose callers stop waiting
         self._alarm = alarm  # wakes the thread that calls ``handle_timers``
         self._alarm_due = math.inf  # when that thread wakes by itself
+        self._disposed = False  # of the states, or it is under way
 
     def forked(self, mutex: threading.Lock) -> None:
-        """Take a new mutex in a forked child, where the old one may never be released."""
+        """Take a new mutex in a forked child, where the old one may never be released.
+
+        The states are the parent's to dispose of.
+        """
         self._mutex = mutex
+        self._disposed = True
         self._replies.forked(mutex)
 
     # Sessions
@@ -625,12 +630,19 @@ class CallDispatcher(Suspender):
     def close(self, deadline: Deadline) -> None:
         """Wait for handlers and deferred functions, then dispose of the services' states.
 
-        Exceptions of ``dispose`` are raised after all states were disposed of.
+        Exceptions of ``dispose`` are raised after all states were disposed of. Of several calls,
+        the one whose wait is over first disposes of them, and further ones return at once.
         """
+        if self._disposed:
+            return
         self._workers.close()
         self._replies.close()
         self._workers.join(deadline)
         self._replies.join(deadline)
+        with self._mutex:
+            if self._disposed:
+                return
+            self._disposed = True
         failures: list[Exception] = []
         for name, service in self._services.items():
             try:

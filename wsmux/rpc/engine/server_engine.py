@@ -143,8 +143,9 @@ class ServerEngine:
         self._closed = True
 
     def leave(self) -> None:
-        """Close without waiting for handlers; see ``runtime.threads``."""
-        self.close(Deadline(0.0))
+        """Close without waiting for handlers, unless another call does; see ``runtime.threads``."""
+        if not self._closed:
+            self.close(Deadline(0.0))
 
     # Any thread
 
@@ -597,9 +598,15 @@ class ServerEngine:
     def close(self, deadline: Deadline) -> None:
         """End every session and its calls, then dispose of the services' states.
 
-        Handlers and deferred functions have until the deadline to end before that. Exceptions of
-        ``dispose`` are raised after all states were disposed of.
+        Handlers and deferred functions have until the deadline to end before that, or until that of
+        another call, if it is earlier. Exceptions of ``dispose`` are raised after all states were
+        disposed of.
         """
+        if not self._closed:
+            self._close()
+        self.dispatcher.close(deadline)
+
+    def _close(self) -> None:
         wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
@@ -615,7 +622,6 @@ class ServerEngine:
             hang_up(channel)
         self.replies.finish(over)
         self._callbacks.close()
-        self.dispatcher.close(deadline)
 
 
 def _tell(session: Session, broken: GapError | SessionFailure) -> None:
