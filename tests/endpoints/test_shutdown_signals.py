@@ -225,6 +225,18 @@ threading.Event().wait()
     assert said == ["soon 4.0"]
 
 
+def test_a_time_that_was_given_counts_before_and_behind_one_that_was_not() -> None:
+    said, _, _ = run("""
+shut_down_on_signals(soon, 3.0)
+shut_down_on_signals(soon, 4.0, unasked=True)
+shut_down_on_signals(late, 5.0, unasked=True)
+shut_down_on_signals(late, 6.0)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert sorted(said) == ["late 6.0", "soon 3.0"]
+
+
 def test_a_forked_child_shuts_down_for_itself_once_its_server_has_set_its_handlers() -> None:
     said, status, _ = run("""
 shut_down_on_signals(soon, 3.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -253,6 +254,22 @@ def test_sessions_of_river_end_and_states_are_disposed_of_without_a_signal_handl
         with pytest.raises(rpc.RiverError) as caught:
             call.read(PATIENCE)
         assert caught.value.code == UNEXPECTED_DISCONNECT
+        assert "disposed of the state\n" in process.communicate(timeout=PATIENCE)[1]
+
+
+def test_a_thread_that_is_held_keeps_nobody_from_being_told() -> None:
+    """gunicorn waits for it until it kills the worker, which exits only behind it."""
+    with (
+        site() as (process, url),
+        rpc.connect(f"{url}river") as client,
+        connect(url) as connection,
+        socket.create_connection(("127.0.0.1", int(url.split(":")[-1].strip("/")))) as half,
+    ):
+        client.wait_connected(PATIENCE)
+        half.sendall(b"GET /health HTTP/1.1\r\n")
+        wait_for_value(lambda: held(url), (1, 2))
+        process.terminate()
+        assert told(connection) == 1001
         assert "disposed of the state\n" in process.communicate(timeout=PATIENCE)[1]
 
 

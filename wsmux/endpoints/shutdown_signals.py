@@ -38,7 +38,9 @@ QUICK = 1.0
 _log = logger("wsmux")
 
 
-def shut_down_on_signals(shutdown: Shutdown, timeout: float | None) -> None:
+def shut_down_on_signals(
+    shutdown: Shutdown, timeout: float | None, *, unasked: bool = False
+) -> None:
     """Call ``shutdown(timeout)`` in a thread on SIGTERM, and on SIGINT and SIGQUIT if handled.
 
     What a signal did before happens at once beside it; where that was to die, it happens after it.
@@ -46,10 +48,13 @@ def shut_down_on_signals(shutdown: Shutdown, timeout: float | None) -> None:
     timeout is at most ``QUICK``. If one of these comes when a shutdown goes on, that is called once
     more with ``QUICK``, and has so long to end, whatever its first call does.
 
+    Args:
+        unasked: nobody has asked for this; a timeout that was given, before or later, counts.
+
     Raises:
         ValueError: this is not the main thread.
     """
-    _process.add(shutdown, timeout)
+    _process.add(shutdown, timeout, unasked)
 
 
 def shut_down_at_exit(
@@ -117,7 +122,7 @@ class _Process:
         self._joins: list[Callable[[Deadline], object]] = []
         self._longest: float | None = None
 
-    def add(self, shutdown: Shutdown, timeout: float | None) -> None:
+    def add(self, shutdown: Shutdown, timeout: float | None, unasked: bool) -> None:
         for number in SIGNALS:
             before = signal.getsignal(number)
             # Nobody asked to handle the others where nobody does.
@@ -125,7 +130,8 @@ class _Process:
                 # A server's own handler may stand there again, in a worker that was forked.
                 known = isinstance(before, _Handler)
                 signal.signal(number, before if known else _Handler(before))
-        self._shutdowns[shutdown] = timeout
+        if not (unasked and shutdown in self._shutdowns):
+            self._shutdowns[shutdown] = timeout
 
     def add_exit(
         self,

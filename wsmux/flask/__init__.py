@@ -307,7 +307,7 @@ class Mux:
         def decorate(handler: Handler) -> Handler:
             name = _name_of(handler, options.get("endpoint"))
             if detach:
-                self._upgrades.tell()
+                self._upgrades.begin(self._stop)
 
             def view(**variables: Any) -> Response:
                 serve = partial(handler, **variables)

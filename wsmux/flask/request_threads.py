@@ -25,6 +25,7 @@ from ..runtime.logs import logger
 __all__ = [
     "ConnectionLimit",
     "closes_alone",
+    "in_worker",
     "longest_closing",
     "longest_stop",
     "most_connections",
@@ -76,6 +77,11 @@ def _gunicorn_worker() -> Any:
         if any(kind.__module__ == "gunicorn.workers.base" for kind in type(worker).__mro__):
             return worker
     return None
+
+
+def in_worker() -> bool:
+    """Return whether this process is a worker of gunicorn."""
+    return _gunicorn_worker() is not None
 
 
 def request_threads() -> int | None:

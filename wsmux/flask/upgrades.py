@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from ..config import Config
 from ..endpoints import audit
 from ..endpoints.acceptor import DRAIN
-from ..endpoints.shutdown_signals import Shutdown, shut_down_at_exit
+from ..endpoints.shutdown_signals import Shutdown, shut_down_at_exit, shut_down_on_signals
 from ..endpoints.user_limits import UserPlace, Users
 from ..exceptions import HandshakeError, NoThreadError
 from ..handshake.access import Authorize, authorized
@@ -31,6 +31,7 @@ from .detached_threads import DetachedThreads
 from .request_threads import (
     ConnectionLimit,
     closes_alone,
+    in_worker,
     longest_stop,
     tell_why_held,
     why_held,
@@ -90,10 +91,18 @@ class Upgrades:
         """Begin again: a forked child has nothing to shut down when it exits."""
         self._ends_at_exit = False
 
-    def tell(self) -> None:
-        """Log at start, as far as the server is known, what connections of these routes cost it."""
+    def begin(self, shutdown: Shutdown) -> None:
+        """Begin to serve routes whose connections may leave their threads.
+
+        Logs, as far as the server is known, what they cost it. A worker of gunicorn calls
+        ``shutdown`` when it is told to stop: it does not wait for what it does not know of, but for
+        threads that are held, and exits only behind these, if it is not killed before.
+        """
         tell_why_held(why_held())
         self._limit.tell()
+        if in_worker():
+            with suppress(ValueError):  # an application that is made in another thread
+                shut_down_on_signals(shutdown, _at_stop(longest_stop()), unasked=True)
 
     def detaches(self) -> bool:
         """Return whether the connection of this request may leave its thread; log if not, once."""
@@ -173,8 +182,7 @@ class Upgrades:
         if not self._ends_at_exit:  # the server does not wait for what it does not know of
             self._ends_at_exit = True
             longest = longest_stop()
-            timeout = DRAIN if longest is None else longest
-            shut_down_at_exit(shutdown, timeout, longest, self._threads.join)
+            shut_down_at_exit(shutdown, _at_stop(longest), longest, self._threads.join)
         try:
             port = request.environ.get("REMOTE_PORT") or "unix"
             self._threads.start(serving, f"wsmux-route-{port}")
@@ -182,6 +190,11 @@ class Upgrades:
             _log.warning("a connection of %s holds its request's thread: %s", request.path, error)
             return False
         return True
+
+
+def _at_stop(longest: float | None) -> float:
+    """Return the seconds that streams have to end, unless the application has said how many."""
+    return DRAIN if longest is None else longest
 
 
 def _leaves(environ: dict[str, Any]) -> bool:

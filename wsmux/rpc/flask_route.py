@@ -69,9 +69,9 @@ def flask(
     users = None if user_limits is None else Users(user_limits)
     pages = allowed_origins(origins)  # validate before anything is started
     upgrades = Upgrades(config or Config(), f"the route {path}", max_connections)
-    if detach:
-        upgrades.tell()
     made = handler(services, **options)
+    if detach:
+        upgrades.begin(made.shutdown)
     if users is not None:
         made.at_shutdown(users.close)
     name = endpoint or f"river {path}".replace(".", "_")
