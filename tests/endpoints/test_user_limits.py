@@ -11,6 +11,7 @@ import pytest
 
 import wsmux
 from wsmux.endpoints import user_limits
+from wsmux.endpoints.shared_limits import Answer
 from wsmux.endpoints.user_limits import Users
 from wsmux.testing import FaultProxy
 
@@ -340,6 +341,39 @@ def connects(connect: Callable[[str], wsmux.Connection]) -> bool:
     except wsmux.HandshakeError:
         return False
     return True
+
+
+class Shared:
+    """Other processes, which give one answer, and count what is given back."""
+
+    def __init__(self, answer: Answer | None) -> None:
+        self.answer = answer
+        self.given_back = 0
+
+    def enter(self, user: str, may_return: bool) -> tuple[str, Answer | None]:
+        return "an id", self.answer
+
+    def leave(self, user: str, connection: str) -> None:
+        """Forget a connection."""
+
+    def give_back(self, user: str) -> None:
+        self.given_back += 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "given_back"),
+    [(None, 0), (Answer("in", 0.0), 1), (Answer("returns", 0.0), 1), (Answer("often", 5.0), 0)],
+    ids=lambda value: getattr(value, "verdict", str(value)),
+)
+def test_what_other_processes_have_not_taken_is_not_given_back(
+    answer: Answer | None, given_back: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, shared = users(connections=9, connects_per_minute=3), Shared(answer)
+    monkeypatch.setattr(counts, "_shared", shared)
+    place = counts.enter("ann", may_return=True)
+    for _ in range(2):  # the second time there is nothing
+        place.returned()
+    assert shared.given_back == given_back
 
 
 def test_a_client_without_a_name_is_not_counted() -> None:

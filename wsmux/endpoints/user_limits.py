@@ -101,6 +101,7 @@ class UserPlace:
         self._counted = counted
         self._held = True
         self._shared: str | None = None  # what other processes were asked about it by
+        self._charged_shared = False  # they have taken a connection from the rate of the user
 
     def take_stream(self) -> bool:
         """Count a stream that the user opens; return false if it is one too many. Never blocks."""
@@ -120,14 +121,18 @@ class UserPlace:
         """
         if self._charged and self._users.take_return(self._counted):
             self._give_back()
-            if self._shared is not None:
-                self._users.give_back_shared(self._user)
+            self._give_back_shared()
         self.leave()
 
     def _give_back(self) -> None:
         if self._charged:
             self._charged = False
             self._users.give_back(self._counted)
+
+    def _give_back_shared(self) -> None:
+        if self._charged_shared:
+            self._charged_shared = False
+            self._users.give_back_shared(self._user)
 
     def _leave_shared(self) -> None:
         if self._shared is not None:
@@ -144,6 +149,7 @@ class UserPlace:
         try:
             self._shared, answer = shared.enter(self._user, may_return)
             verdict = "" if answer is None else answer.verdict
+            self._charged_shared = verdict in ("in", "returns")
             often = answer is not None and verdict == "often"
             if answer is not None and often and not may_return:
                 raise _too_often(limits, answer.seconds)
@@ -156,8 +162,7 @@ class UserPlace:
                 self._give_back()
         except BaseException:
             self._give_back()
-            if verdict == "returns":  # for which the others count it as begun
-                self._users.give_back_shared(self._user)
+            self._give_back_shared()
             self.leave()
             raise
 
