@@ -2,7 +2,8 @@
 
 An IPv4 address counts as one address, and so does a /64 network of IPv6, which is what one
 subscriber has. Link-local addresses (``fe80::``) are counted singly, since all neighbours on a link
-share one network. An IPv4-mapped IPv6 address counts as the IPv4 address.
+share one network. An IPv4-mapped IPv6 address counts as the IPv4 address, and so does one of
+``64:ff9b::/96``, behind which a translator puts the addresses of all IPv4 clients (RFC 6052).
 
 Connections from ``127.0.0.1`` or ``::1``, or over a Unix socket, are not counted: they come from
 processes on this machine, one of which may be a reverse proxy for all clients.
@@ -22,6 +23,11 @@ UNIX = "unix"
 
 # The source addresses of local processes, unless they bind to another one.
 _OWN = frozenset({IPv4Address("127.0.0.1"), IPv6Address("::1")})
+
+
+# IPv4 addresses in IPv6. They are not written as IPv4 anywhere else: a network that a proxy is
+# trusted in need not be that of a client whose address was translated.
+_TRANSLATED = IPv6Network("64:ff9b::/96")
 
 
 def address_of(text: str) -> Address | None:
@@ -44,6 +50,8 @@ def counted_as(address: Address | None) -> str | None:
         return None
     if isinstance(address, IPv4Address) or address.is_link_local:
         return str(address)
+    if address in _TRANSLATED:
+        return str(IPv4Address(int(address) & 0xFFFF_FFFF))
     return str(IPv6Network((int(address) >> 64 << 64, 64)))
 
 
