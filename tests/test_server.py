@@ -377,3 +377,13 @@ def test_a_plain_socket_has_no_request_to_ask_about() -> None:
         wsmux.serve(idle, transport="tcp", authorize=named)
     with pytest.raises(TypeError, match="authorize must be a function"):
         wsmux.serve(idle, authorize="ann")  # type: ignore[arg-type]
+
+
+def test_a_client_is_answered_though_the_function_that_checks_tokens_fails() -> None:
+    def fails(token: str) -> bool:
+        raise ConnectionError("the database is away")
+
+    with wsmux.serve(idle, token=fails) as server:
+        with pytest.raises(wsmux.HandshakeError, match="internal error") as caught:
+            wsmux.connect(server.url, headers={"Authorization": "Bearer secret"})
+        assert caught.value.status == 500

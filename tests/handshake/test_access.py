@@ -66,6 +66,39 @@ def test_a_function_may_say_why_not() -> None:
     assert refused(expired, "Bearer secret") == "the token expired at noon"
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ConnectionError("the database is away"),
+        PermissionError(13, "Permission denied", "/etc/app/keys"),
+        LookupError("secret"),
+        SystemExit(3),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_function_that_fails_is_logged_and_tells_the_client_nothing(
+    failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(token: str) -> bool:
+        raise failure
+
+    with pytest.raises(HandshakeError) as caught:
+        check(fails, "Bearer secret")
+    assert (caught.value.status, str(caught.value)) == (500, "internal error")
+    [record] = caplog.records
+    assert record.getMessage() == "token= failed"
+    assert type(failure).__name__ in caplog.text
+
+
+def test_a_function_may_answer_with_a_status_of_its_own() -> None:
+    def busy(token: str) -> bool:
+        raise HandshakeError("come back at noon", 503)
+
+    with pytest.raises(HandshakeError, match="come back at noon") as caught:
+        check(busy, "Bearer secret")
+    assert caught.value.status == 503
+
+
 def test_an_empty_collection_lets_nobody_in() -> None:
     assert refused([], "Bearer x") == "unknown token"
 

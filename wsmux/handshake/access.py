@@ -9,6 +9,7 @@ from typing import Any
 
 from ..exceptions import HandshakeError
 from ..runtime.arguments import strings
+from ..runtime.logs import logger
 from .request import Request
 
 __all__ = ["Access", "Authorize", "TokenCheck", "authorized", "check_authorize", "is_loopback"]
@@ -20,6 +21,8 @@ Authorize = Callable[[Request], str | bool | None]
 
 # Characters of the name of a user, which may be made of what the client sends.
 MAX_USER = 255
+
+_log = logger("wsmux")
 
 
 def is_loopback(host: str) -> bool:
@@ -39,7 +42,8 @@ class Access:
         token: a token, a collection of tokens, or a function. The function is called with the token
             and returns the identity of its holder, or true; false refuses the token, and so does
             ``PermissionError``, whose message is sent to the client, such as that the token has
-            expired. ``None`` accepts every request.
+            expired; not one of the system, which has a number. Whatever else it raises is a failure
+            of its own, but for a ``HandshakeError``. ``None`` accepts every request.
 
     Raises:
         ValueError: a token is empty, or cannot be sent in a header.
@@ -60,7 +64,8 @@ class Access:
         """Return the identity of the client: the result of the function, otherwise true.
 
         Raises:
-            HandshakeError: the token is missing or invalid, with status 401 and a sentence.
+            HandshakeError: the token is missing or invalid, with status 401 and a sentence; or the
+                function has failed, which is logged, with 500.
         """
         if self._function is None and self._tokens is None:
             return True
@@ -70,8 +75,13 @@ class Access:
             raise HandshakeError("a token is required: Authorization: Bearer TOKEN", 401)
         try:
             who = self._who(token)
-        except PermissionError as error:
-            raise HandshakeError(str(error) or "this token is refused", 401) from error
+        except HandshakeError:
+            raise
+        except (Exception, SystemExit) as error:  # the latter would leave the client waiting
+            if isinstance(error, PermissionError) and error.errno is None:
+                raise HandshakeError(str(error) or "this token is refused", 401) from error
+            _log.exception("token= failed")
+            raise HandshakeError("internal error", 500) from error
         if not who:
             raise HandshakeError("unknown token", 401)
         return who
