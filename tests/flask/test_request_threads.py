@@ -250,6 +250,20 @@ def test_by_default_there_are_as_many_without_threads_as_a_server_takes(
             assert returns
 
 
+def test_those_that_have_a_limit_of_their_own_leave_the_default_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 1)
+    own, other = ConnectionLimit("own", 5), ConnectionLimit("other", None)
+    with own.held(detached=True), own.held(detached=True), other.held(detached=True):
+        with pytest.raises(wsmux.HandshakeError, match="1 connections are open"):
+            other.held(detached=True).__enter__()
+        with own.held(detached=True):
+            pass
+    with other.held(detached=True):
+        pass
+
+
 @pytest.mark.usefixtures("few_descriptors", "handlers")
 def test_a_limit_beyond_the_descriptors_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "wsmux"):

@@ -182,6 +182,7 @@ class _Process:
         self.lock = threading.Lock()
         self.held = 0
         self.detached = 0
+        self.unlimited = 0  # of those that are detached, those without a limit of their own
         self.told: set[str] = set()
 
 
@@ -194,7 +195,8 @@ class ConnectionLimit:
     Args:
         name: who refuses, in the log.
         most: how many there may be; by default as many as ``most_connections`` of all routes of
-            the process together, and ``MAX_CONNECTIONS`` of those that hold no thread.
+            the process together, and ``MAX_CONNECTIONS`` of those that hold no thread and have no
+            such limit of their own.
     """
 
     def __init__(self, name: str, most: int | None) -> None:
@@ -246,6 +248,7 @@ class ConnectionLimit:
             full = beyond >= spare
             if not full:
                 _process.detached += detached
+                _process.unlimited += detached and self._most is None
                 _process.held += not detached
                 self._count += 1
         if full:
@@ -258,6 +261,7 @@ class ConnectionLimit:
         finally:
             with _process.lock:
                 _process.detached -= detached
+                _process.unlimited -= detached and self._most is None
                 _process.held -= not detached
                 self._count -= 1
 
@@ -268,7 +272,7 @@ class ConnectionLimit:
         if self._most is not None:
             return self._most, self._count, _GIVE_MORE
         if detached:
-            return MAX_CONNECTIONS, _process.detached, _GIVE_MORE
+            return MAX_CONNECTIONS, _process.unlimited, _GIVE_MORE
         return most_connections(), _process.held, _GIVE_THREADS
 
     def _tell(self, count: int, why: str) -> None:
