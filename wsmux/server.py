@@ -116,8 +116,7 @@ class Server(Acceptor):
     @property
     def connections(self) -> list[Connection]:
         """The connections currently being served."""
-        with self._lock:
-            return list(self._connections)
+        return list(self._connections.copy())  # without a lock, which a signal handler may want
 
     @property
     def stopping(self) -> bool:

@@ -74,8 +74,7 @@ class ConnectionRegistry:
     @property
     def connections(self) -> list[Connection]:
         """The connections currently being served."""
-        with self._lock:
-            return list(self._connections)
+        return list(self._connections.copy())  # without a lock, which a signal handler may want
 
     def check(self) -> None:
         """Raise a ``HandshakeError`` with status 503 for a request after the shutdown began."""
