@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -271,6 +272,19 @@ def test_the_schema_is_served_if_that_is_wished(gate: Gate) -> None:
     assert (status, kind) == (200, "application/json")
     procedures = read_schema(json.loads(body)).services["test"].procedures
     assert set(procedures) == set(service.procedures)
+
+
+def test_who_reads_slowly_gets_the_whole_schema(gate: Gate) -> None:
+    large = bytes(16 << 20)  # more than the system buffers
+    with rpc.serve([offered(gate)], serve_schema=True) as server:
+        server.handler.schema_json = large
+        with socket.create_connection(("127.0.0.1", server.port), WAIT) as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            time.sleep(1.2)  # more than a refusal has
+            answer = bytearray()
+            while data := sock.recv(1 << 20):
+                answer += data
+    assert answer.endswith(b"\r\n\r\n" + large)
 
 
 def test_by_default_nobody_reads_the_schema(gate: Gate) -> None:

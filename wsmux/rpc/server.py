@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, TypedDict, Unpack
 
 from ..config import Config
-from ..endpoints.acceptor import DRAIN, MAX_CONNECTIONS, REFUSAL, Acceptor, listen, listen_unix
+from ..endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen, listen_unix
 from ..endpoints.shutdown_signals import shut_down_on_signals
 from ..exceptions import HandshakeError
 from ..handshake.http_request import respond
@@ -349,7 +349,8 @@ class RpcServer(Acceptor):
                 environ = self._request(sock, address, deadline)
                 schema = self.handler.schema_json
                 if schema is not None and not is_upgrade(environ):
-                    respond(sock, 200, schema, {"Content-Type": "application/json"}, REFUSAL)
+                    headers = {"Content-Type": "application/json"}
+                    respond(sock, 200, schema, headers, self._config.handshake_timeout)
                     sock.close()
                     return
                 check_river_upgrade(environ, self._origins)

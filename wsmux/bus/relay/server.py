@@ -126,7 +126,8 @@ class RelayServer(Acceptor):
         match environ["REQUEST_METHOD"], environ["PATH_INFO"]:
             case "GET", "/metrics":
                 text = self.relay.metrics.text()
-                respond(sock, 200, text, {"Content-Type": CONTENT_TYPE}, REFUSAL)
+                within = self._config.handshake_timeout  # it may be long
+                respond(sock, 200, text, {"Content-Type": CONTENT_TYPE}, within)
             case "GET", "/healthz":
                 health = self.relay.health()
                 status = 200 if health["trouble"] is None else 503
