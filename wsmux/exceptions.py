@@ -251,9 +251,10 @@ class ConnectionClosedError(ConnectionClosed):
 
 
 class ResumeLost(ConnectionClosedError):
-    """Report that a resumable connection is lost for good: it had a carrier too late, or none.
+    """Report that a resumable connection is lost for good.
 
-    Its peer may have received more than it has acknowledged.
+    No carrier came in time, or nothing got through those that did. Its peer may have received more
+    than it has acknowledged.
 
     Attributes:
         acknowledged: the bytes of the wire, with its headers, that the peer has acknowledged.

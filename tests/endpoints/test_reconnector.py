@@ -7,6 +7,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +18,10 @@ import wsmux
 from wsmux.endpoints import reconnector
 from wsmux.runtime import logs
 from wsmux.testing import FaultProxy
+from wsmux.transport.resumable_transport import ResumableTransport
 
 from ..helpers.certificates import Certificates
+from ..helpers.inside import multiplexer_of
 from ..helpers.raw_peer import in_thread, read_head, response
 from ..helpers.timeouts import CONNECTS, WAIT
 from ..helpers.waiting import wait_for
@@ -94,6 +97,25 @@ def test_an_attempt_that_failed_is_told_while_the_next_one_waits() -> None:
         proxy.reset()
         wait_for(lambda: "the last attempt failed" in str(connection.explain()))
         proxy.refusing = False
+        connection.reconnect_now()
+        wait_for(lambda: connection.stats().reconnects == 1)
+
+
+def test_a_server_that_says_when_to_come_again_is_not_asked_before() -> None:
+    busy = False
+
+    def headers() -> Headers:
+        if busy:
+            raise wsmux.HandshakeError("the server is busy", 503, 20.0)
+        return {}
+
+    with joined(headers=headers) as (connection, proxy):
+        transport = multiplexer_of(connection).transport
+        assert isinstance(transport, ResumableTransport)
+        busy = True
+        proxy.reset()
+        wait_for(lambda: (transport.carriers.next_attempt() or 0) > time.monotonic() + 10)
+        busy = False
         connection.reconnect_now()
         wait_for(lambda: connection.stats().reconnects == 1)
 

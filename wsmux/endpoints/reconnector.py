@@ -18,7 +18,7 @@ from ..handshake.tcp import Watch
 from ..protocols.base import Role
 from ..protocols.resumption import Refusal, Session, Welcome, parse_answer
 from ..runtime import clock
-from ..runtime.backoff import Backoff
+from ..runtime.backoff import delay_after
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.parking import Condition
@@ -30,7 +30,8 @@ __all__ = ["Dial", "Reconnector", "begin"]
 # Returns a socket whose other end expects a HELLO.
 Dial = Callable[[Deadline, Watch], socket.socket]
 
-# Seconds between attempts: the first follows at once, since most cuts leave the server where it is.
+# Seconds between attempts. The first follows at once, since most cuts leave the server where it is;
+# unless several carriers in a row were of no use, which then count like attempts that failed.
 FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0
 
 # Seconds until a thread is asked for again if the system has none.
@@ -75,6 +76,18 @@ def begin(sock: socket.socket, session: Session, deadline: Deadline) -> None:
     session.epoch, session.key = answer.epoch, answer.key
     session.grace = min(session.grace, answer.grace)  # longer would be of no use
     session.met(answer.buffer)
+
+
+def pause_after(failures: int, asked: float, left: float) -> float:
+    """Return the seconds until the next attempt, so that the grace allows for some more.
+
+    Args:
+        failures: attempts that failed, from 1.
+        asked: seconds for which the server wants to be left alone.
+        left: seconds until the grace is over.
+    """
+    delay = asked + delay_after(failures, FIRST_DELAY, LONGEST_DELAY, 0.5)
+    return min(delay, max(left / 2, FIRST_DELAY))
 
 
 class Reconnector:
@@ -150,14 +163,16 @@ class Reconnector:
                 if not self._wanted:
                     self._runs = False
                     return
-                self._wanted = self._hurry = False
+                self._wanted = False
             self._search(transport)
             self._next = None
 
     def _search(self, transport: ResumableTransport) -> None:
         """Connect again and again, until there is a carrier or the transport has ended."""
-        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, 0.5)
+        failures = max(transport.fruitless - 1, 0)
+        self._pause(pause_after(failures, 0.0, transport.grace_left()) if failures else 0.0)
         while (left := transport.grace_left()) > 0:
+            asked = 0.0
             deadline = Deadline(min(self._attempt_timeout, left))
             try:
                 if self._attempt(transport, deadline):
@@ -165,10 +180,13 @@ class Reconnector:
             except (OSError, WsmuxError) as error:
                 _log.debug("%s: an attempt to reconnect failed: %s", transport.name, error)
                 transport.attempt = str(error)
+                if isinstance(error, HandshakeError):
+                    asked = error.retry_after or 0.0
             except Exception as error:  # of the application's function that returns the headers
                 _log.warning("%s cannot connect again", transport.name, exc_info=error)
                 transport.attempt = f"{type(error).__name__}: {error}"
-            self._pause(backoff.next())
+            failures += 1
+            self._pause(pause_after(failures, asked, transport.grace_left()))
 
     def _attempt(self, transport: ResumableTransport, deadline: Deadline) -> bool:
         """Connect once; return whether the search is over."""

@@ -29,12 +29,17 @@ from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
 from ..runtime.memory import Verdict, process_memory
 from .message_transport import POLLIN, MessageTransport, Outage, PeerLimits
-from .socket_io import take_over
+from .socket_io import Socket, take_over
 
 __all__ = ["Carrier", "Carriers", "ResumableTransport"]
 
 # Seconds within which a session acknowledges what it has received, however little.
 ACKNOWLEDGE_WITHIN = 1.0
+
+# Seconds, or the grace if that is less, after which a carrier counts as one that works though
+# nothing got through: a page in the background acknowledges once a minute. What a message of the
+# session ends, it ends much sooner.
+STANDS = 10.0
 
 _log = logger("wsmux")
 
@@ -63,6 +68,21 @@ class Carrier(NamedTuple):
         self.sock.close()
         if self.released is not None:
             self.released()
+
+
+class _Beginning(NamedTuple):
+    """How a carrier began.
+
+    Attributes:
+        at: when.
+        resent: there was something to send again.
+        acknowledged, received: the positions of the session.
+    """
+
+    at: float
+    resent: bool = False
+    acknowledged: int = 0
+    received: int = 0
 
 
 class Carriers(Protocol):
@@ -95,6 +115,7 @@ class ResumableTransport(MessageTransport):
         carriers: finds the next carrier.
         reconnects: how often there was another carrier.
         detached: since when there is no carrier, ``None`` while there is one.
+        fruitless: how many carriers in a row were lost before anything got through.
         lost_by: why the last carrier was lost.
         attempt: why the last attempt to find another failed, ``""`` if none has.
     """
@@ -113,11 +134,14 @@ class ResumableTransport(MessageTransport):
         self.session = framing.session
         self.carriers = carriers
         self.detached: float | None = None
+        self.fruitless = 0
         self.lost_by = self.attempt = ""
         self._sessions_framing = framing
         self._carrier: Carrier | None = None  # the present one, unless it is the first
         self._offered: Carrier | None = None  # the next one
         self._acknowledge: float | None = None  # when what was received must be acknowledged
+        self._began = _Beginning(self.now)  # the present carrier, or the last one
+        self._grace_began = self.now  # earlier than the outage if carriers were fruitless
         carriers.started(self)
 
     # Any thread
@@ -163,10 +187,10 @@ class ResumableTransport(MessageTransport):
 
     def grace_left(self) -> float:
         """Return for how many seconds another carrier is still wanted, 0 if none is."""
-        since, now = self.detached, clock.monotonic()
-        if since is None or not self._is_wanted():
+        now = clock.monotonic()
+        if self.detached is None or not self._is_wanted():
             return 0.0
-        over = since + self.session.grace if self._give_up is None else self._give_up
+        over = self._grace_began + self.session.grace if self._give_up is None else self._give_up
         return max(0.0, over - now)
 
     def outage_locked(self, now: float) -> Outage | None:
@@ -313,6 +337,7 @@ class ResumableTransport(MessageTransport):
         self._sessions_framing.restart()
         with self.mutex:
             self.now = clock.monotonic()
+            self._judge()
             self.detached = self.now
             failure = self.queue.failure
             if failure is not None and not self.lost_by:
@@ -343,11 +368,41 @@ class ResumableTransport(MessageTransport):
                 search_again = self.carriers.lost(self)
             self._limit_kept()
             if not self.grace_left():
-                last = f" (the last attempt: {self.attempt})" if self.attempt else ""
-                self.lose(f"there was no connection for {session.grace:g} s{last}")
+                self.lose(self._expired())
             else:
                 self._wait(poller, search_again)
             yield []
+
+    def _judge(self) -> None:
+        """Note whether anything got through over the carrier that was lost.
+
+        One message may be what ends each of them, such as one that a gateway refuses. Then the
+        search for another pauses as after attempts that failed; and if this side sends it, there is
+        not a new grace for each: it began when the carrier before them was lost.
+        """
+        began, session = self._began, self.session
+        moved = session.acknowledged > began.acknowledged
+        if not began.resent:
+            moved = moved or session.received > began.received
+        fruitless = not moved and self.now - began.at < min(STANDS, session.grace)
+        self.fruitless = self.fruitless + 1 if fruitless else 0
+        if not (fruitless and began.resent):
+            self._grace_began = self.now
+
+    def _is_stuck(self) -> bool:
+        """Return whether the grace did not begin with this outage."""
+        return self.detached is not None and self._grace_began < self.detached
+
+    def _expired(self) -> str:
+        """Return why the session is lost when the grace is over."""
+        grace = f"{self.session.grace:g} s"
+        last = f" (the last attempt: {self.attempt})" if self.attempt else ""
+        if not self._is_stuck():
+            return f"there was no connection for {grace}{last}"
+        return (
+            f"nothing was acknowledged for {grace} over {self.fruitless} connections; the last "
+            f"ended: {self.lost_by}{last}"
+        )
 
     def _limit_kept(self) -> None:
         """Report the memory of what is kept; give up the session if it holds the most."""
@@ -372,7 +427,10 @@ class ResumableTransport(MessageTransport):
         self.now = clock.monotonic()
 
     def _attach(self, carrier: Carrier) -> bool:
-        """Continue over a carrier, if it is still open and the peer's positions are possible."""
+        """Continue over a carrier, if it is still open and the peer's positions are possible.
+
+        Nor is it used if the grace was over before, and the peer has received nothing meanwhile.
+        """
         session, framing = self.session, self._sessions_framing
         try:
             sock = take_over(carrier.sock, self.config.tcp_user_timeout)
@@ -380,17 +438,18 @@ class ResumableTransport(MessageTransport):
             carrier.close()
             _log.debug("%s: a carrier ended before it was used: %s", self.name, error)
             return False
+        if carrier.received > session.acknowledged and self.detached is not None:
+            self.fruitless, self._grace_began = 0, self.detached  # only the answer was lost
+        if self._is_stuck() and not self.grace_left():
+            self._refuse(carrier, sock, self._expired())
+            return False
         greeting = session.welcome().encode() if carrier.welcomes else b""
         self._record_hello(carrier)
         try:
             session.check_oldest(carrier.oldest)
             again = self.queue.attach(sock, greeting, carrier.received)
         except PositionError as error:
-            if carrier.welcomes:
-                with suppress(OSError):  # the peer has gone, or its socket is full
-                    sock.send(framing.encode_greeting(Refusal(True, str(error)).encode()))
-            carrier.close()
-            self.lose(str(error))
+            self._refuse(carrier, sock, str(error))
             return False
         with self.mutex:
             before, self.now = self.now, clock.monotonic()
@@ -401,6 +460,7 @@ class ResumableTransport(MessageTransport):
             self.keep_alive.heard(self.now)
             self.queue.replace_pings_locked(self.keep_alive.ask_again())
             self.detached, self.lost_by, self.attempt = None, "", ""
+            self._began = _Beginning(self.now, again > 0, session.acknowledged, session.received)
             self.reconnects += 1
             self._paused = False
             if self._offered is not None:  # meanwhile, when there was no carrier to leave
@@ -410,6 +470,14 @@ class ResumableTransport(MessageTransport):
         self.flush()
         _log.info("%s goes on after %.3f s; %d bytes are sent again", self.name, took, again)
         return True
+
+    def _refuse(self, carrier: Carrier, sock: Socket, reason: str) -> None:
+        """Give up the session, and tell a client that came back to it."""
+        if carrier.welcomes:
+            with suppress(OSError):  # the peer has gone, or its socket is full
+                sock.send(self._sessions_framing.encode_greeting(Refusal(True, reason).encode()))
+        carrier.close()
+        self.lose(reason)
 
     def _record_hello(self, carrier: Carrier) -> None:
         """Record what was exchanged before over a carrier; ``attach`` records a WELCOME."""
