@@ -13,6 +13,7 @@ import pytest
 
 import wsmux
 from wsmux.mux import multiplexer
+from wsmux.mux.stream import drop
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import Parker
 
@@ -226,6 +227,35 @@ def test_a_stream_that_is_abandoned_is_reset_by_the_io_thread_without_a_lock(pai
         inside.abandon(record_of(near))
     with pytest.raises(wsmux.StreamReset):
         far.read(1)
+
+
+def test_one_that_is_dropped_whole_is_closed_instead(pair: Ends) -> None:
+    near, far = open_pair(*pair)
+    with multiplexer_of(pair.client).mutex:
+        drop(near, whole=True)
+    assert near.closed
+    assert far.read() == b""
+
+
+def test_one_that_is_dropped_whole_with_unread_bytes_is_reset(pair: Ends) -> None:
+    near, far = open_pair(*pair)
+    far.write(b"unread")
+    wait_for(lambda: record_of(near).buffer.size)
+    drop(near, whole=True)
+    with pytest.raises(wsmux.StreamReset):
+        far.read(1)
+
+
+def test_streams_that_were_dropped_end_before_the_connection_closes(
+    pair: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = open_pair(*pair)
+    inside = multiplexer_of(pair.client)
+    monkeypatch.setattr(inside, "wake", lambda: None)
+    monkeypatch.setattr(inside.transport, "wake", lambda: None)  # the I/O thread is busy
+    drop(near, whole=True)
+    inside.close(1000, "", None)
+    assert far.read() == b""
 
 
 def test_without_credit_nothing_is_queued_and_no_ticket_is_given(pair: Ends) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import http.client
 import io
 import socket
-import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ..exceptions import WsmuxError
 from ..mux.connection import Connection
-from ..mux.stream import Stream
+from ..mux.stream import Stream, drop
 
 __all__ = ["StreamHTTPConnection", "http_connection"]
 
@@ -87,8 +87,8 @@ class _StreamSocket:
 
     def __init__(self, stream: Stream, timeout: float | None) -> None:
         self._stream = stream
-        self._lock = threading.Lock()
-        self._users = 1
+        # One entry each; finalizers take theirs, in any thread, so no lock guards a number.
+        self._users: deque[None] = deque([None])
         self._closed = False
         stream.timeout = timeout
 
@@ -105,34 +105,20 @@ class _StreamSocket:
         """Return a buffered file to read from."""
         if mode != "rb":
             raise ValueError(f"a stream's socket makes files to read bytes only, not {mode!r}")
-        with self._lock:
-            self._users += 1
+        self._users.append(None)
         return io.BufferedReader(_Reader(self, self._stream))
 
     def close(self) -> None:
         """Close the stream once the last file is closed."""
-        with self._lock:
-            closed, self._closed = self._closed, True
-        if not closed:
+        if not self._closed:
+            self._closed = True
             self.release()
 
     def release(self) -> None:
-        """Release one user's reference."""
-        with self._lock:
-            self._users -= 1
-            last = not self._users
-        if last and not self._stream.closed:
-            if self._has_unread():
-                self._stream.reset()
-            else:
-                self._stream.close()
-
-    def _has_unread(self) -> bool:
-        self._stream.timeout = 0  # check without waiting
-        try:
-            return bool(self._stream.read(1))
-        except Exception:  # it has ended or has no bytes, whatever the exception
-            return False
+        """Release one user's reference; takes no lock, since finalizers call it."""
+        self._users.pop()
+        if not self._users:
+            drop(self._stream, whole=True)
 
 
 class _Reader(io.RawIOBase):

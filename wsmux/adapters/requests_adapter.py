@@ -208,7 +208,10 @@ class _Body(BodyReader):
         return self.closed
 
     def close(self) -> None:
-        """End the exchange; if it is incomplete, its stream is reset."""
+        """End the exchange; if it is incomplete, its stream is reset.
+
+        Finalizers call it, of this object and of urllib3's response over it.
+        """
         if not self.closed:
             super().close()
-            self._exchange.end()
+            self._exchange.drop()

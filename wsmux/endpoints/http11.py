@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import h11
 
 from ..exceptions import StreamWriteClosed
-from ..mux.stream import Stream
+from ..mux.stream import Stream, drop
 
 __all__ = ["CHUNK", "BodyReader", "Exchange", "Headers", "end_to_end"]
 
@@ -181,15 +181,23 @@ class Exchange:
         self.idle = not self.connection.trailing_data[0]
         return True
 
+    def _is_complete(self) -> bool:
+        self._settle()
+        return self.connection.our_state in _DONE and self.received_all()
+
     def end(self) -> None:
         """Close the stream if the exchange is complete, otherwise reset it. Never blocks."""
         if self.stream.closed:
             return
-        self._settle()
-        if self.connection.our_state in _DONE and self.received_all():
+        if self._is_complete():
             self.stream.close()
         else:
             self.stream.reset()
+
+    def drop(self) -> None:
+        """End as ``end`` does, from a finalizer; see ``mux.stream.drop``."""
+        if not self.stream.closed:
+            drop(self.stream, whole=self._is_complete())
 
 
 class BodyReader(io.RawIOBase):

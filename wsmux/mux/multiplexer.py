@@ -14,8 +14,8 @@ Threads and locks of a connection, in one place:
   it waits for, the end of its half, the end of the connection, its own timeout.
 - The first cause that ends the connection is stored in ``transport.error``; then every waiter is
   collected and finds it there. Bytes received before remain readable.
-- Dropped streams (``Stream.__del__``) are only appended to ``_abandoned``; the I/O thread resets
-  them.
+- Dropped streams (``Stream.__del__``, ``stream.drop``) are only appended to ``_abandoned``; the I/O
+  thread resets or closes them, or whoever closes the connection before.
 - The window of a stream whose reader keeps up grows; this, too, is decided under the mutex.
 """
 
@@ -53,7 +53,7 @@ from ..transport.message_transport import MessageTransport
 from ..transport.send_queue import SendQueue
 from .error_codes import ErrorCodeMap
 from .ping import WirePings
-from .stream_record import Failure, StreamRecord
+from .stream_record import Failure, StreamRecord, read_closed, write_closed
 from .stream_table import PRESSURE, StreamTable
 
 __all__ = ["Multiplexer", "grow_locked"]
@@ -129,7 +129,7 @@ class Multiplexer:
         self._pressure = transport.config.max_connection_buffer * PRESSURE
         self.quiet = WaitQueue()
         self._reasons = reasons
-        self._abandoned: deque[StreamRecord] = deque()
+        self._abandoned: deque[tuple[StreamRecord, bool]] = deque()
         self._notify_forced = False  # a thread may have been collected and not woken
         self._reported = 0  # bytes last reported to the process-wide sum
         self._failure: RemoteProtocolError | None = None  # to be logged
@@ -285,7 +285,12 @@ class Multiplexer:
     def close_locked(
         self, record: StreamRecord, write: bool, read: bool, wakes: list[Parker]
     ) -> None:
-        """Close halves on the wire; unread bytes of the reading half are dropped."""
+        """Close halves; unread bytes of the reading half are dropped."""
+        if write:
+            record.fail_write(write_closed, wakes, own=True)
+        if read:
+            record.fail_read(read_closed, wakes, own=True)
+        record.closed = record.closed or (write and read)
         if record.finished:
             if read:
                 self.table.drop_unread(record)
@@ -337,6 +342,8 @@ class Multiplexer:
         """Close as ``MessageTransport.close`` does; without a deadline, only begin."""
         changing = False
         try:
+            if self._abandoned and self.transport.error is None:
+                self.change(self._end_abandoned)
             with self.mutex:
                 changing = True
                 self.begin_close_locked(code, reason)
@@ -356,10 +363,26 @@ class Multiplexer:
             self.queue_locked()
         self.transport.close_locked(code, reason)
 
-    def abandon(self, record: StreamRecord) -> None:
-        """Let the I/O thread reset a dropped stream; takes no lock."""
-        self._abandoned.append(record)
+    def abandon(self, record: StreamRecord, whole: bool = False) -> None:
+        """Let the I/O thread end a dropped stream; takes no lock.
+
+        It is reset; one that was used to its end, ``whole``, only if there are unread bytes, and
+        closed otherwise.
+        """
+        self._abandoned.append((record, whole))
         self.transport.wake()
+
+    def _end_abandoned(self, wakes: list[Parker]) -> None:
+        self._end_abandoned_locked(wakes)
+        self.settle_locked(wakes)
+
+    def _end_abandoned_locked(self, wakes: list[Parker]) -> None:
+        while self._abandoned:
+            record, whole = self._abandoned.popleft()
+            if not whole or record.buffer.size:
+                self.table.abandon(record, wakes)
+            elif not record.closed:
+                self.close_locked(record, True, True, wakes)
 
     def queue_locked(self, solicited: bool = False) -> bool:
         """Move the protocol's output into the send queue; return whether there was any."""
@@ -538,9 +561,7 @@ class Multiplexer:
         if self._notify_forced:
             self._notify_forced = False
             self._notify_all_locked(wakes)
-        while self._abandoned:
-            record = self._abandoned.popleft()
-            table.abandon(record, wakes)
+        self._end_abandoned_locked(wakes)
         self.protocol.handle_timer(now)
         self.protocol.hurry()
         self.transport.close_notice = self.protocol.close_notice_came()

@@ -23,7 +23,7 @@ from ..runtime.interrupts import is_interrupt
 from ..runtime.parking import Parker
 from .multiplexer import Multiplexer
 from .receive_buffer import ByteQueue
-from .stream_record import Failure, StreamRecord, read_closed, write_closed
+from .stream_record import Failure, StreamRecord
 from .stream_socket import as_socket
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = [
     "Text",
     "TextOptions",
     "WriteBytes",
+    "drop",
     "end_read",
     "make_file",
     "read_until",
@@ -98,6 +99,15 @@ def end_read(stream: Stream, deadline: Deadline) -> None:
     stream._multiplexer.change(stream._record.reader.notify_forced)
 
 
+def drop(stream: Stream, whole: bool = False) -> None:
+    """End a stream that nobody refers to any more; idempotent, and takes no lock.
+
+    For whatever a finalizer may call: the garbage collector runs that in any thread, also in one
+    that holds the connection's mutex. See ``Multiplexer.abandon``.
+    """
+    stream._drop(whole)
+
+
 class _BufferedPair(io.BufferedRWPair):
     """A pair that may be garbage-collected unclosed, like the other buffered files."""
 
@@ -142,8 +152,8 @@ class Stream(io.RawIOBase):
         super().__init__()
         self._connection = connection
         self._multiplexer = multiplexer
-        self._record = record
         self._dropped = self._abandoned = False
+        self._record = record
         self.timeout: float | None = multiplexer.config.stream_timeout
 
     def __repr__(self) -> str:
@@ -442,29 +452,19 @@ class Stream(io.RawIOBase):
 
     def _close_halves(self, write: bool, read: bool) -> None:
         record, multiplexer = self._record, self._multiplexer
-
-        def close(wakes: list[Parker]) -> None:
-            if write:
-                record.fail_write(write_closed, wakes, own=True)
-            if read:
-                record.fail_read(read_closed, wakes, own=True)
-            multiplexer.close_locked(record, write, read, wakes)
-            record.closed = record.closed or (write and read)
-
-        multiplexer.change(close, record)
+        multiplexer.change(
+            lambda wakes: multiplexer.close_locked(record, write, read, wakes), record
+        )
 
     def close(self) -> None:
         """Close both halves: end writing after everything written, and stop reading. Never blocks.
 
         Blocked and later calls of other threads on the stream raise ``ValueError``.
         """
-        if self._record.closed:
+        if self.closed:
             return
         if self._dropped:
-            self._abandoned = (
-                True  # a text file over the buffered one checks this before it flushes
-            )
-            self._multiplexer.abandon(self._record)
+            self._drop()
             return
         self._close_halves(write=True, read=True)
 
@@ -507,9 +507,13 @@ class Stream(io.RawIOBase):
     def __del__(self) -> None:
         # No lock: the garbage collector may run this while any lock is held. RawIOBase would
         # close().
-        record = getattr(self, "_record", None)
-        if record is not None and not record.closed:
-            self._multiplexer.abandon(record)
+        if hasattr(self, "_record"):
+            self._drop()
+
+    def _drop(self, whole: bool = False) -> None:
+        if not self.closed:
+            self._abandoned = True  # a text file over a buffered one checks this before it flushes
+            self._multiplexer.abandon(self._record, whole)
 
     def _dealloc_warn(self, source: object) -> None:
         # The io module calls this when a buffered file over the stream is collected unclosed; it
