@@ -18,8 +18,21 @@ from wsmux.runtime import clock
 from wsmux.transport.message_transport import MessageTransport
 from wsmux.transport.resumable_transport import Carrier, ResumableTransport
 
-from ..helpers.inside import multiplexer_of, on_end
-from ..helpers.raw_peer import BINARY, CLOSE_FRAME, RawPeer, close_payload, in_thread, raw_client
+from ..helpers.inside import multiplexer_of, on_end, send_lock_of
+from ..helpers.raw_peer import (
+    ACK,
+    BINARY,
+    CLOSE_FRAME,
+    DATA,
+    PING,
+    PONG,
+    RawPeer,
+    close_payload,
+    in_thread,
+    message,
+    raw_client,
+    uint32,
+)
 from ..helpers.resumed import MIB, Pair, check_bulk_over_cuts, joined, pair, read_all
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_reader
@@ -115,6 +128,30 @@ def test_the_end_that_a_peer_told_is_the_reason_however_its_carrier_ends(how: st
         assert connection.wait_closed(WAIT)
         assert isinstance(connection.error, wsmux.ConnectionClosed)
         assert (connection.close_code, connection.error.side) == (1001, "remote")
+
+
+def test_one_acknowledgement_waits_behind_a_full_socket() -> None:
+    """A peer that reads nothing must not make this side queue one for each byte it sends."""
+    with server_alone() as (server, peer, _):
+        (connection,) = server.connections
+        transport = multiplexer_of(connection).transport
+        assert isinstance(transport, ResumableTransport)
+        session = transport.session
+        peer.send_frame(BINARY, b"\0" + message(peer.id(), ACK, uint32(1 << 16)))
+        peer.recv_message()
+        sent = session.received
+        with send_lock_of(connection):  # as a writer that waits for the socket
+            for size in (session.acknowledge_after, *[1] * 100):
+                data = message(peer.id(), DATA, bytes(size))
+                peer.send_frame(BINARY, b"\0" + data)
+                sent += len(data)
+                wait_for(lambda sent=sent: session.received == sent)
+        peer.send_frame(PING, b"?")
+        told = []
+        while (got := peer.recv_frame()).opcode != PONG:
+            told += [got.payload] if got.payload[:1] == b"\5" else []
+        assert 1 <= len(told) <= 2
+        assert int.from_bytes(told[-1][1:], "big") == sent
 
 
 def test_a_peer_that_acknowledges_nothing_loses_its_carrier_only() -> None:

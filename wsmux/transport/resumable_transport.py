@@ -22,7 +22,7 @@ from ..config import Config
 from ..exceptions import CloseCode, ConnectionClosed, ResumeLost, closed_error
 from ..protocols.base import Role
 from ..protocols.framing import Received
-from ..protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
+from ..protocols.resumable_framing import ResumableFraming
 from ..protocols.resumption import Hello, PositionError, Refusal, Welcome
 from ..runtime import clock
 from ..runtime.deadline import LONGEST_WAIT, Deadline
@@ -314,7 +314,7 @@ class ResumableTransport(MessageTransport):
         session.look_at = session.received + 1
         if session.received > session.told:
             with self.mutex:
-                self.queue.add_control_locked([ACKNOWLEDGEMENT])
+                self.queue.add_acknowledgement_locked()
 
     def _keep_time(self) -> None:
         if self._acknowledge is not None and self.now >= self._acknowledge:

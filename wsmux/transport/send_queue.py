@@ -110,6 +110,7 @@ class SendQueue:
         self._new_flows, self._old_flows = fair_queue.new_flows, fair_queue.old_flows
         self._solicited_frames = 0
         self._solicited_bytes = 0
+        self._acknowledges = False  # an ACKNOWLEDGEMENT is among them
         self._room: deque[Waiter] = deque()  # writers waiting for room, in order of arrival
         self._queued = 0  # data frames ever queued as old flows: the ticket of a writer
         self._holder_waits = False  # the holder of the send lock waits for the socket
@@ -147,6 +148,12 @@ class SendQueue:
             self._solicited_frames <= self._config.max_control_frames
             and self._solicited_bytes <= self._config.max_control_bytes
         )
+
+    def add_acknowledgement_locked(self) -> None:
+        """Queue an ``ACKNOWLEDGEMENT``, unless there is one: it tells all that has come by then."""
+        if not self._acknowledges:
+            self._acknowledges = True
+            self.add_control_locked([ACKNOWLEDGEMENT])
 
     def add_data_locked(
         self, messages: list[Message], kind: Opcode = Opcode.BINARY, flow: FlowState | None = None
@@ -516,6 +523,7 @@ class SendQueue:
         frames = list(self._control)
         self._control.clear()
         self._solicited_frames = self._solicited_bytes = 0
+        self._acknowledges = False
         frames += [(Opcode.PONG, (payload, b""), 0) for payload in self._pongs]
         self._pongs.clear()
         return frames
