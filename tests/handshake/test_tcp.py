@@ -5,12 +5,15 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from wsmux.exceptions import HandshakeError
 from wsmux.handshake.tcp import connect_tcp, is_tcp
+from wsmux.runtime import clock
 from wsmux.runtime.deadline import Deadline
 
 WAIT = 20.0
@@ -56,6 +59,35 @@ def test_where_nobody_listens_the_address_is_told(listener: socket.socket) -> No
     listener.close()
     with pytest.raises(ConnectionRefusedError, match=address):
         connect_tcp(address, None, Deadline(WAIT))
+
+
+def test_an_address_that_swallows_all_leaves_time_for_the_others(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    shares: list[float] = []
+
+    class Swallowing(socket.socket):
+        def connect(self, address: Any) -> None:
+            nonlocal now
+            share = self.gettimeout()
+            assert share is not None
+            shares.append(share)
+            if address[0].startswith("192.0.2."):
+                now += share
+                raise TimeoutError("timed out")
+            super().connect(address)
+
+    found = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, listener.getsockname()[1]))
+        for host in ("192.0.2.1", "192.0.2.2", "127.0.0.1")
+    ]
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    monkeypatch.setattr(socket, "socket", Swallowing)
+    with connect_tcp(url(listener), None, Deadline(30.0)) as sock:
+        assert shares == pytest.approx([10.0, 10.0, 10.0])
+        assert sock.gettimeout() == pytest.approx(10.0)
 
 
 def test_a_listener_that_speaks_no_tls_is_told_and_the_socket_closed(

@@ -75,22 +75,27 @@ def open_watched(
 ) -> socket.socket:
     """Return a socket connected to one of a host's addresses; ``watch`` sees each one before.
 
+    Each address gets an equal share of the time that is left: what is sent to one of them may
+    vanish, as over IPv6 in many networks. The socket's own timeout is all that was left before.
+
     Raises:
         OSError: none of them could be connected; the error is of the last one, which it names.
     """
     failure: OSError | None = None
     found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    for family, kind, number, _, address in found:
-        if deadline.expired():
+    for tried, (family, kind, number, _, address) in enumerate(found):
+        remaining = deadline.remaining()
+        if remaining == 0:
             raise TimeoutError("there was no time left to connect")
         sock = socket.socket(family, kind, number)
         try:
-            sock.settimeout(deadline.remaining())
+            sock.settimeout(None if remaining is None else remaining / (len(found) - tried))
             for option in options:
                 sock.setsockopt(*option)
             if watch is not None:
                 watch(sock)
             sock.connect(address)
+            sock.settimeout(remaining)
         except OSError as error:
             sock.close()
             error.remote_ip = str(address[0])  # type: ignore[attr-defined]  # for ``not_connected``
