@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+
+import pytest
 
 from wsmux.runtime import fork
 
@@ -34,6 +37,24 @@ def test_each_object_hears_it_once_in_the_child_and_never_in_the_parent() -> Non
 def test_a_child_of_a_child_is_another_fork() -> None:
     heard = Heard()
     assert in_child(lambda: 10 * heard.forks + in_child(lambda: heard.forks)) == 12
+
+
+class Failing(Heard):
+    def forked(self) -> None:
+        super().forked()
+        raise OSError("on purpose")
+
+
+def test_one_that_fails_is_logged_and_the_others_hear_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "wsmux")
+    failing = [Failing() for _ in range(5)]  # in any order
+
+    def look() -> int:
+        lines = [record.getMessage() for record in caplog.records]
+        logged = sum("a Failing of the parent" in line for line in lines)
+        return 10 * logged + sum(each.forks for each in failing)
+
+    assert in_child(look) == 15  # of several alike, the log has one line
 
 
 def test_what_is_gone_is_not_kept_for_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import os
 import select
 import socket
 import ssl
@@ -153,3 +154,23 @@ def test_a_wakeup_is_set_after_the_globals_are_gone(monkeypatch: pytest.MonkeyPa
         wakeup.set()
     assert select.select([wakeup.fd], [], [], 0)[0]
     wakeup.close()
+
+
+def test_a_child_forked_while_a_wakeup_closes_leaves_the_next_owner_of_its_number_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wakeup = Wakeup()
+    copies: list[int] = []
+    close = os.close
+
+    def close_and_fork(fd: int) -> None:
+        """Close, let the number be used again, and do what a child does that is forked now."""
+        monkeypatch.undo()
+        close(fd)
+        copies.append(os.dup2(0, fd))
+        wakeup.forked()
+
+    monkeypatch.setattr(os, "close", close_and_fork)
+    wakeup.close()
+    os.fstat(copies[0])
+    os.close(copies[0])

@@ -322,9 +322,12 @@ class Wakeup:
     def close(self) -> None:
         """Close the descriptors; idempotent."""
         with self._guard:
-            for fd in {self.fd, self._write} - {-1}:
-                os.close(fd)
+            # Forgotten first: a child that is forked in between must not close them again, as by
+            # then they may be of something else.
+            fds = {self.fd, self._write} - {-1}
             self.fd = self._write = -1
+            for fd in fds:
+                os.close(fd)
 
     def forked(self) -> None:
         """Close the copies in a forked child, where the holder of the guard may not exist."""
