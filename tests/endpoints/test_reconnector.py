@@ -75,14 +75,21 @@ def test_headers_are_asked_for_with_each_attempt() -> None:
         ]
 
 
-def test_headers_that_cannot_be_had_for_a_moment_fail_one_attempt() -> None:
+class OfGevent(BaseException):
+    """As gevent's timeouts, which are no ``Exception``."""
+
+
+@pytest.mark.parametrize("error", [KeyError, SystemExit, OfGevent])
+def test_headers_that_cannot_be_had_for_a_moment_fail_one_attempt(
+    error: type[BaseException],
+) -> None:
     calls = 0
 
     def headers() -> Headers:
         nonlocal calls
         calls += 1
         if calls == 2:
-            raise KeyError("the vault is sealed")
+            raise error("the vault is sealed")
         return {}
 
     with joined(headers=headers) as (connection, proxy):

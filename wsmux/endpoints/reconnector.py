@@ -182,7 +182,9 @@ class Reconnector:
                 transport.attempt = str(error)
                 if isinstance(error, HandshakeError):
                     asked = error.retry_after or 0.0
-            except Exception as error:  # of the application's function that returns the headers
+            except BaseException as error:
+                # Of the application's function that returns the headers: even SystemExit, or a
+                # timeout of gevent, ends nothing but this attempt.
                 _log.warning("%s cannot connect again", transport.name, exc_info=error)
                 transport.attempt = f"{type(error).__name__}: {error}"
             failures += 1
