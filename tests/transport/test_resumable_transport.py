@@ -417,6 +417,28 @@ def test_a_carrier_that_comes_while_another_is_attached_replaces_it(
             first.recv_to_end()
 
 
+def test_an_abort_while_a_carrier_is_attached_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with server_alone() as (server, peer, welcome):
+        (connection,) = server.connections
+        transport = multiplexer_of(connection).transport
+        attach = transport.queue.attach
+
+        def abort_behind(*args: Any) -> int:
+            sent_again = attach(*args)
+            transport.abort()
+            return sent_again
+
+        monkeypatch.setattr(transport.queue, "attach", abort_behind)
+        stream = connection.open_stream(timeout=WAIT)  # what it sends is sent again
+        peer.sock.close()
+        wait_for(lambda: connection.stats().detached is not None)
+        with raw_client(server.port, subprotocol=SUBPROTOCOL) as again:
+            again.send_frame(BINARY, Hello(ID, welcome.epoch, 1, True).encode(welcome.key))
+            assert again.recv_to_end() == b""
+        assert connection.wait_closed(WAIT)
+        assert stream.id == 1
+
+
 def test_a_transport_that_has_ended_takes_no_carrier() -> None:
     with server_alone() as (server, _, _):
         (connection,) = server.connections

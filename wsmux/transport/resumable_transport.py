@@ -445,6 +445,13 @@ class ResumableTransport(MessageTransport):
             return False
         greeting = session.welcome().encode() if carrier.welcomes else b""
         self._record_hello(carrier)
+        with self.mutex:
+            cut = self.cut
+            if not cut:
+                self._socket = sock  # an abort ends this one, before anything is sent over it
+        if cut:
+            carrier.close()
+            return False
         try:
             session.check_oldest(carrier.oldest)
             again = self.queue.attach(sock, greeting, carrier.received)
@@ -454,7 +461,6 @@ class ResumableTransport(MessageTransport):
         with self.mutex:
             before, self.now = self.now, clock.monotonic()
             took = self.now - (before if self.detached is None else self.detached)
-            self._socket = sock
             self.frame_reader.restart(sock)
             self._limits = PeerLimits(self.config, framing, self.frame_reader, self.queue)
             self.keep_alive.heard(self.now)
