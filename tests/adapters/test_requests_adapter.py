@@ -8,9 +8,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
+from urllib3 import Timeout
 
 import wsmux
 from wsmux.adapters import MuxAdapter
@@ -172,6 +174,47 @@ def test_no_room_for_a_stream_is_a_connect_timeout() -> None:
         session.mount("mux://", MuxAdapter(met.connection))
         with met.connection.open_stream(), pytest.raises(requests.ConnectTimeout):
             session.get("mux://a/", timeout=(0.05, WAIT))
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        0.05,
+        (WAIT, 0.05),
+        Timeout(connect=WAIT, read=0.05),
+        Timeout(total=0.05),
+        Timeout(total=WAIT, read=0.05),
+    ],
+    ids=str,
+)
+def test_a_timeout_may_have_each_form_that_requests_takes(timeout: Any) -> None:
+    check_read_timeout(timeout)
+
+
+def check_read_timeout(timeout: Any) -> None:
+    gate = Gate()
+    with published(slow(gate)) as client, requests.Session() as session:
+        session.mount("mux://", MuxAdapter(client))
+        try:
+            with pytest.raises(requests.ReadTimeout):
+                session.get("mux://a/", timeout=timeout)
+        finally:
+            gate.open.set()
+
+
+def test_one_that_leaves_a_limit_to_sockets_has_theirs() -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0.05)
+    try:
+        check_read_timeout(Timeout())
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+@pytest.mark.parametrize("timeout", [(1, 2, 3), "soon", 0, (1, -1)])
+def test_a_timeout_of_another_form_is_refused(timeout: Any) -> None:
+    with asking() as session, pytest.raises(ValueError, match="(?i)timeout"):
+        session.get("mux://a/", timeout=timeout)
 
 
 def test_an_ended_connection_is_an_error_that_tells_its_cause() -> None:

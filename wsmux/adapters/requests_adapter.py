@@ -6,6 +6,7 @@ that does not read blocks the other end, and one that closes the response early 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from http.client import HTTPMessage
 from typing import Any, cast
@@ -18,7 +19,7 @@ from ..runtime.hints import how_to_install
 try:
     import requests
     from requests.adapters import BaseAdapter, HTTPAdapter
-    from urllib3 import HTTPHeaderDict, HTTPResponse
+    from urllib3 import HTTPHeaderDict, HTTPResponse, Timeout
     from urllib3.exceptions import ProtocolError as BrokenBody
 except ImportError as error:  # pragma: no cover - the tests need it
     text = f"wsmux.adapters.MuxAdapter needs requests: {how_to_install('adapters')}"
@@ -42,9 +43,9 @@ class MuxAdapter(BaseAdapter):
         session.get("mux://anything/path", timeout=5)
 
     The host of the URL is used only for the ``Host`` header. Any number of threads may use the
-    adapter. ``timeout`` is as in requests: seconds to open a stream, and for each wait while
-    sending and receiving; ``verify``, ``cert`` and ``proxies`` do not apply. Failed requests are
-    not retried.
+    adapter. ``timeout`` is as in requests, where it may also be a ``urllib3.Timeout``: seconds to
+    open a stream, and for each wait while sending and receiving; ``verify``, ``cert`` and
+    ``proxies`` do not apply. Failed requests are not retried.
 
     Args:
         connection: the connection, or a function that returns one, called for each request, so that
@@ -74,10 +75,11 @@ class MuxAdapter(BaseAdapter):
         proxies: Any = None,
     ) -> requests.Response:
         """Send a request and return its response; the body is read later."""
-        connect_timeout, read_timeout = timeout if isinstance(timeout, tuple) else (timeout,) * 2
+        limits = _limits(timeout)
         head = _head(request)
-        opened = self._open(request, connect_timeout)
-        opened.timeout = read_timeout
+        limits.start_connect()
+        opened = self._open(request, _seconds(limits.connect_timeout))
+        opened.timeout = _seconds(limits.read_timeout)
         exchange = Exchange(opened, h11.CLIENT)
         try:
             exchange.send(head)
@@ -102,6 +104,28 @@ class MuxAdapter(BaseAdapter):
             raise requests.ConnectTimeout(str(error), request=request) from error
         except (WsmuxError, OSError) as error:
             raise requests.ConnectionError(str(error), request=request) from error
+
+
+def _limits(timeout: Any) -> Timeout:
+    """Return the limits that a caller gives in one of the forms of requests.
+
+    Raises:
+        ValueError: it is none of them, or not above 0.
+    """
+    if isinstance(timeout, Timeout):
+        return timeout.clone()
+    if isinstance(timeout, tuple) and len(timeout) != 2:
+        raise ValueError(
+            f"timeout= is one number of seconds, or two, to connect and to read, not {timeout}"
+        )
+    connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+    return Timeout(connect=connect, read=read)
+
+
+def _seconds(limit: Any) -> float | None:
+    """Return a limit of urllib3, which may be that of the socket module."""
+    seconds: float | None = limit
+    return socket.getdefaulttimeout() if limit is Timeout.DEFAULT_TIMEOUT else seconds
 
 
 def _head(request: requests.PreparedRequest) -> h11.Request:
