@@ -167,6 +167,16 @@ function join(kind, ...parts) {
   return message;
 }
 
+/** The close event of a carrier that this side has failed, or gives up. */
+function failed(error) {
+  return { code: ABNORMAL, reason: String(error), wasClean: false };
+}
+
+/** The code and the reason of a close event, as text. */
+function describe({ code, reason }) {
+  return reason ? `${code}, ${reason}` : `${code}`;
+}
+
 /** What `Wsmux` needs of a WebSocket, over one after another; a lost session is a close with 1006. */
 class ResumableSocket {
   #target;
@@ -174,8 +184,10 @@ class ResumableSocket {
   #attached = false;
   #plain = false;      // the server does not resume connections
   #over = false;
-  #lostAt = null;
-  #pauses = 0;
+  #lostAt = null;      // since when nothing has got through
+  #lostBy = null;      // how the last attached carrier ended
+  #pauses = 0;         // attempts since something did
+  #attachedAt = 0;
   #timer = null;       // of the next attempt, or of the end of this one
   #ackTimer = null;
   #id = crypto.getRandomValues(new Uint8Array(16));
@@ -192,7 +204,9 @@ class ResumableSocket {
   #theirEnd = null;
   #ourEnd = null;
   #waiting = null;     // messages that came while the answer to HELLO is being handled
-  #hurry = () => this.#replace();
+  #hurry = () => {
+    if (!this.#plain && this.#epochKnown()) this.#fail(this.#socket, failed("the network has changed"), true);
+  };
 
   constructor(target) {
     this.#target = target;
@@ -245,7 +259,7 @@ class ResumableSocket {
     clearTimeout(this.#timer);
     const socket = this.#socket = new WebSocket(this.#target, this.#epochKnown() ? [RESUMABLE] : [RESUMABLE, SUBPROTOCOL]);
     socket.binaryType = "arraybuffer";
-    this.#timer = setTimeout(() => this.#fail(socket), ATTEMPT);
+    this.#timer = setTimeout(() => this.#fail(socket, failed("no answer in time")), ATTEMPT);
     socket.onopen = () => this.#opened(socket);
     socket.onmessage = (event) => { if (socket === this.#socket) this.#take(socket, event.data); };
     socket.onclose = (event) => { if (socket === this.#socket) this.#closed(event); };
@@ -316,19 +330,18 @@ class ResumableSocket {
       this.#lose(`the server has received up to ${position}, and ${this.#sent} were sent`);
       return;
     }
-    this.#attach(socket, position);
+    this.#trim(position);
+    this.#attach(socket);
   }
 
-  #attach(socket, position) {
+  #attach(socket) {
     clearTimeout(this.#timer);
     this.#attached = true;
-    this.#trim(position);
-    const before = this.#lostAt;
-    this.#lostAt = null;
-    this.#pauses = 0;
+    this.#attachedAt = Date.now();
+    if (!this.#kept.length) this.#lostAt = null;
     for (const [, message] of this.#kept) socket.send(message);
     if (this.#ourEnd) socket.close(this.#ourEnd.code, this.#ourEnd.reason);
-    else if (before === null) this.onopen();
+    else if (this.#generation === 0) this.onopen();
     else this.reconnects += 1;
   }
 
@@ -338,30 +351,39 @@ class ResumableSocket {
     else this.#fail(this.#socket, event);
   }
 
-  /** Leave a carrier, and try another one after a pause. */
-  #fail(socket, event = null) {
+  /**
+   * Begin grace and pauses anew: something got through. A new carrier alone does not do so. What ends
+   * each of them may be the very message that is sent first over the next one, as with a gateway
+   * that closes at a frame above its limit.
+   */
+  #progress() {
+    this.#lostAt = null;
+    this.#pauses = 0;
+  }
+
+  /** Leave a carrier that has ended, or is of no use; try another one after a pause, or at once. */
+  #fail(socket, event, atOnce = false) {
     if (socket !== this.#socket || this.#over) return;
-    const stood = this.#attached;
+    const stood = this.#attached, now = Date.now();
     this.#leave();
     if (!this.#epochKnown()) {
-      this.#finish(event ?? { code: ABNORMAL, reason: "no answer in time", wasClean: false });
+      this.#finish(event);
       return;
     }
-    this.#lostAt ??= Date.now();
-    if (Date.now() - this.#lostAt >= this.#grace) {
-      this.#lose(`there was no connection for ${this.#grace / 1000} s`);
+    if (stood) this.#lostBy = describe(event);
+    if (stood && now - this.#attachedAt >= LONGEST_PAUSE) this.#pauses = 0;
+    this.#lostAt ??= now;
+    if (atOnce) {
+      this.#connect();
+      return;
+    }
+    if (now - this.#lostAt >= this.#grace) {
+      const last = this.#lostBy === null ? "" : `; the last connection ended with ${this.#lostBy}`;
+      this.#lose(`nothing got through for ${this.#grace / 1000} s${last}`);
       return;
     }
     const pause = Math.min(FIRST_PAUSE * 2 ** this.#pauses++, LONGEST_PAUSE) * (0.5 + Math.random() / 2);
-    this.#timer = setTimeout(() => this.#connect(), stood ? 0 : pause);
-  }
-
-  /** Leave a carrier that has not failed yet: the network has changed. */
-  #replace() {
-    if (this.#plain || this.#over || !this.#epochKnown()) return;
-    this.#leave();
-    this.#lostAt ??= Date.now();
-    this.#connect();
+    this.#timer = setTimeout(() => this.#connect(), pause);
   }
 
   #leave() {
@@ -409,6 +431,7 @@ class ResumableSocket {
       return;
     }
     this.#received += data.byteLength - 1;
+    if (!this.#kept.length) this.#progress();
     if (kind === END) {
       const code = new DataView(data).getUint16(1);
       this.#theirEnd = { code, reason: new TextDecoder().decode(new Uint8Array(data, 3)) };
@@ -421,8 +444,10 @@ class ResumableSocket {
   }
 
   #trim(position) {
-    this.#acknowledged = Math.max(this.#acknowledged, position);
     while (this.#kept.length && this.#kept[0][0] <= position) this.#kept.shift();
+    if (position <= this.#acknowledged) return;
+    this.#acknowledged = position;
+    this.#progress();
   }
 
   #acknowledge() {
@@ -960,7 +985,7 @@ export class Wsmux {
   // The end
 
   #lose({ code, reason, wasClean }, target) {
-    const said = reason ? `${code}, ${reason}` : `${code}`;
+    const said = describe({ code, reason });
     const error = new WsmuxError(
       this.#stood ? `the server ended the connection: ${said}` : `${target} takes no connection of ${SUBPROTOCOL}: ${said}`,
       { source: "session" },

@@ -14,14 +14,26 @@ const TURNS = 50;  // many more than anything here takes
 
 let sent = [], closed = null;
 
+globalThis.carriers = 0;  // WebSockets made so far; the last of them is `socket`
 globalThis.WebSocket = class {
+  static OPEN = 1;
+  readyState = 1;
   bufferedAmount = 0;
 
-  constructor() { globalThis.socket = this; closed = null; sent = []; }
+  constructor(target, [protocol]) {
+    globalThis.socket = this;
+    globalThis.carriers += 1;
+    this.protocol = protocol;
+    closed = null;
+    sent = [];
+  }
 
   send(message) { sent.push(Buffer.from(message).toString("hex")); }
 
-  close(code, reason) { closed = [code, reason]; }
+  close(code, reason) {
+    if (Buffer.byteLength(reason ?? "") > 123) throw new DOMException("a long reason", "SyntaxError");
+    closed = [code, reason];
+  }
 };
 
 const timers = new Map();
@@ -29,6 +41,7 @@ let now = 0, number = 0;
 
 globalThis.setTimeout = (call, delay) => (timers.set(++number, { call, due: now + delay }), number);
 globalThis.clearTimeout = (timer) => timers.delete(timer);
+Date.now = () => now;
 globalThis.elapse = (milliseconds) => {
   now += milliseconds;
   for (const [timer, { call, due }] of timers) if (due <= now && timers.delete(timer)) call();

@@ -1,0 +1,174 @@
+"""Have the server of a page in Node, and what is between, do what no test can ask of real ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wsmux.protocols.resumption import Hello, MessageType, Welcome, parse_hello
+
+from ..helpers.browser.node_page import NodePage, node_page
+from ..helpers.machine_pairs import ACK, message, uint32
+
+pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(180.0)]
+
+EPOCH = b"an epoch"
+GRACE = 30  # seconds
+WINDOW = uint32(256 * 1024)
+
+# No signature is checked here, and none computed: that would end at a time of its own.
+PRELUDE = """
+globalThis.addEventListener = (_, hurry) => { globalThis.hurry = hurry; };
+crypto.subtle.importKey = async () => "a key";
+crypto.subtle.sign = async () => new ArrayBuffer(32);
+globalThis.mux = new Wsmux("ws://server.test/", { resume: true });
+globalThis.told = null;
+mux.closed.then(
+  ({ closeCode, reason }) => { told = [closeCode, reason]; },
+  ({ message }) => { told = message; },
+);
+"""
+
+
+def carried(body: bytes) -> bytes:
+    return bytes((MessageType.DATA,)) + body
+
+
+def acknowledgement(position: int) -> bytes:
+    return bytes((MessageType.ACK,)) + position.to_bytes(8, "big")
+
+
+class Session:
+    """A resumable connection of a page, whose server is the test.
+
+    Attributes:
+        page: the page.
+        received: the position up to which the server has received what the page sent.
+    """
+
+    def __init__(self, page: NodePage) -> None:
+        self.page = page
+        self.received = 0
+        page.run(PRELUDE)
+
+    # The page
+
+    @property
+    def carriers(self) -> int:
+        """How many WebSockets the page has asked for."""
+        count: int = self.page.run("return carriers")
+        return count
+
+    @property
+    def told(self) -> Any:
+        """What ``closed`` has told: code and reason, or the text of the error."""
+        return self.page.run("return told")
+
+    def open_stream(self) -> None:
+        """Have the page open a stream, which the server answers."""
+        self.page.run(
+            "globalThis.stream = await mux.createBidirectionalStream();"
+            "globalThis.writer = stream.writable.getWriter();"
+        )
+        self.take_sent()
+        self.page.take(carried(message(0, ACK, WINDOW)))
+
+    def write(self, text: str) -> None:
+        self.page.run(f"writer.write(encode({json.dumps(text)})).catch(() => {{}})")
+
+    # The server, and what is between
+
+    def attach(self) -> Hello:
+        """Accept the page's last WebSocket; return its HELLO. What is not taken by then is lost."""
+        self.page.sent.clear()
+        self.page.run("socket.onopen()")
+        hello, _, _ = parse_hello(self.page.sent.pop())
+        self.page.take(Welcome(EPOCH, self.received, GRACE).encode())
+        return hello
+
+    def take_sent(self) -> list[bytes]:
+        """Receive what the page has sent of what it keeps."""
+        sent, self.page.sent[:] = list(self.page.sent), []
+        kept = [each for each in sent if each[0] in (MessageType.DATA, MessageType.END)]
+        self.received += sum(len(each) - 1 for each in kept)
+        return kept
+
+    def lose(self, code: int = 1006, reason: str = "", *, clean: bool = False) -> None:
+        """End the WebSocket, with a close frame if it is clean."""
+        event = {"code": code, "reason": reason, "wasClean": clean}
+        self.page.run(f"socket.onclose({json.dumps(event)})")
+
+    def elapse(self, milliseconds: int) -> bool:
+        """Return whether the page has asked for another WebSocket meanwhile."""
+        before = self.carriers
+        self.page.run(f"elapse({milliseconds})")
+        return self.carriers > before
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with node_page() as page:
+        yield Session(page)
+
+
+@pytest.fixture
+def stream(session: Session) -> Session:
+    """Return a session with a stream, nothing of which is unacknowledged."""
+    session.attach()
+    session.open_stream()
+    session.page.take(acknowledgement(session.received))
+    return session
+
+
+# Carriers without progress
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["of the page", "of the server"])
+def test_carriers_that_a_message_kills_come_ever_more_slowly(stream: Session, kept: bool) -> None:
+    if kept:
+        stream.write("more than a gateway takes")
+    stream.lose(1009, "too big", clean=True)
+    carriers = 0
+    for _ in range(120):
+        if stream.elapse(25):
+            carriers += 1
+            stream.attach()
+            stream.lose(1009, "too big", clean=True)
+    assert 4 <= carriers <= 8  # in three seconds
+
+
+def test_a_session_whose_message_kills_each_carrier_ends_with_the_grace(stream: Session) -> None:
+    stream.write("more than a gateway takes")
+    for _ in range(GRACE // 2):
+        stream.lose(1009, "too big", clean=True)
+        assert stream.elapse(2000)
+        stream.attach()
+    assert stream.told is None
+    stream.lose(1009, "too big", clean=True)
+    assert stream.told == (
+        "the server ended the connection: 1006, the session is lost: nothing got through for 30 s; "
+        "the last connection ended with 1009, too big"
+    )
+
+
+def test_what_a_cut_carrier_has_delivered_begins_grace_and_pauses_anew(stream: Session) -> None:
+    for _ in range(5):
+        stream.write("delivered, but not acknowledged")
+        stream.take_sent()
+        stream.lose()
+        assert stream.elapse(50)
+        stream.elapse(9000)  # 45 s in all
+        stream.attach()
+    assert stream.told is None
+
+
+def test_an_idle_connection_may_be_cut_as_often_as_one_likes(stream: Session) -> None:
+    for _ in range(10):
+        stream.elapse(20_000)
+        stream.lose()
+        assert stream.elapse(50)
+        stream.attach()
+    assert stream.told is None
