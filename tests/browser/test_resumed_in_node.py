@@ -11,7 +11,7 @@ import pytest
 from wsmux.protocols.resumption import Hello, MessageType, Welcome, parse_hello
 
 from ..helpers.browser.node_page import NodePage, node_page
-from ..helpers.machine_pairs import ACK, message, uint32
+from ..helpers.machine_pairs import ACK, DATA, message, uint32
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(180.0)]
 
@@ -172,3 +172,24 @@ def test_an_idle_connection_may_be_cut_as_often_as_one_likes(stream: Session) ->
         assert stream.elapse(50)
         stream.attach()
     assert stream.told is None
+
+
+# The end
+
+
+def test_a_long_reason_is_refused_before_anything_is_sent(stream: Session) -> None:
+    script = "try { mux.close({ reason: 'ä'.repeat(62) }); } catch (error) { return error.name; }"
+    assert stream.page.run(script) == "SyntaxError"
+    assert stream.page.sent == []
+    stream.write("on")
+    assert stream.take_sent() == [carried(message(0, DATA, b"on"))]
+
+
+def test_a_reason_is_refused_in_an_outage_too(stream: Session) -> None:
+    stream.lose()
+    script = "try { mux.close({ reason: 'x'.repeat(124) }); } catch (error) { return error.name; }"
+    assert stream.page.run(script) == "SyntaxError"
+    assert stream.elapse(50)
+    stream.attach()
+    stream.write("on")
+    assert stream.take_sent() == [carried(message(0, DATA, b"on"))]

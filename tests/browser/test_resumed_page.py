@@ -124,6 +124,14 @@ def test_a_close_of_the_server_is_an_end_and_no_outage(site: Site) -> None:
     assert site.proxy.accepted <= 4  # the page, its module, its icon, its connection
 
 
+def test_a_reason_that_no_close_frame_holds_changes_nothing(site: Site) -> None:
+    script = "try { mux.close({ reason: 'ä'.repeat(62) }); } catch (error) { return error.name; }"
+    assert site.page.run(script) == "SyntaxError"
+    assert site.page.run("await write(stream, 'on'); return text(stream.readable)") == "on"
+    site.page.run("mux.close({ reason: 'x'.repeat(123) })")
+    wait_for(lambda: not site.mux.connections)
+
+
 def test_another_server_process_does_not_know_the_session(site: Site, app: Flask) -> None:
     other = Flask("other")
     Mux(other, resume=True).stream_route("/echo")(lambda stream: None)

@@ -81,6 +81,7 @@ const MAX_KEPT = 4 * 1024 * 1024;
 const ACKNOWLEDGE_BESIDE = 32 * 1024, ACKNOWLEDGE_WITHIN = 1000;
 const FIRST_PAUSE = 50, LONGEST_PAUSE = 2000, ATTEMPT = 10_000;
 const ABNORMAL = 1006;
+const LONGEST_REASON = 123;   // bytes of UTF-8 in a close frame
 
 /** An error of one stream (`source` is "stream") or of all of them ("session"). */
 export class WsmuxError extends Error {
@@ -231,11 +232,17 @@ class ResumableSocket {
 
   close(code, reason) {
     if (this.#plain) return this.#socket.close(code, reason);
+    code = Math.round(code);  // as a WebSocket does, of a text as well
     if (code !== 1000 && !(code >= 3000 && code <= 4999)) {
       throw new DOMException(`a page may close with 1000, or 3000 to 4999, not ${code}`, "InvalidAccessError");
     }
+    const text = new TextEncoder().encode(reason);
+    if (text.length > LONGEST_REASON) {
+      const limit = `a reason may have ${LONGEST_REASON} bytes of UTF-8, not ${text.length}`;
+      throw new DOMException(limit, "SyntaxError");
+    }
     this.#ourEnd = { code, reason };
-    this.#keep(join(END, [code >> 8, code & 255], new TextEncoder().encode(reason)));
+    this.#keep(join(END, [code >> 8, code & 255], text));
     if (this.#attached) this.#socket.close(code, reason);
     else if (!this.#epochKnown()) {
       this.#leave();
@@ -803,7 +810,7 @@ export class Wsmux {
   /** End the connection, and with it every stream. */
   close({ closeCode = 1000, reason = "" } = {}) {
     if (this.#over) return;
-    this.#socket.close(closeCode, reason);  // raises for a code that pages may not use
+    this.#socket.close(closeCode, reason);  // raises for a code that pages may not use, and a long reason
     this.#end(new WsmuxError("the connection was closed here", { source: "session" }), { closeCode, reason });
   }
 
