@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.protocols.resumption import Hello, MessageType, Welcome, parse_hello
+from wsmux.protocols.resumption import Hello, MessageType, Welcome, end_body, parse_hello
 
 from ..helpers.browser.node_page import NodePage, node_page
 from ..helpers.machine_pairs import ACK, DATA, message, uint32
@@ -35,6 +35,10 @@ mux.closed.then(
 
 def carried(body: bytes) -> bytes:
     return bytes((MessageType.DATA,)) + body
+
+
+def end(code: int, reason: str = "") -> bytes:
+    return bytes((MessageType.END,)) + end_body(code, reason)
 
 
 def acknowledgement(position: int) -> bytes:
@@ -193,3 +197,32 @@ def test_a_reason_is_refused_in_an_outage_too(stream: Session) -> None:
     stream.attach()
     stream.write("on")
     assert stream.take_sent() == [carried(message(0, DATA, b"on"))]
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1009])
+def test_a_proxy_that_closes_has_not_delivered_the_end(stream: Session, code: int) -> None:
+    stream.write("the last words")
+    stream.page.run("mux.close({ closeCode: 3001, reason: 'done' })")
+    stream.lose(code, clean=True)
+    assert stream.elapse(50)
+    stream.attach()
+    assert stream.take_sent() == [carried(message(0, DATA, b"the last words")), end(3001, "done")]
+    assert stream.page.closed == (3001, "done")
+    stream.lose(3001, clean=True)
+    assert not stream.elapse(GRACE * 1000)
+
+
+def test_an_end_that_has_arrived_needs_no_further_carrier(stream: Session) -> None:
+    stream.page.run("mux.close({ closeCode: 3001 })")
+    stream.take_sent()
+    stream.page.take(acknowledgement(stream.received))
+    stream.lose()
+    assert not stream.elapse(GRACE * 1000)
+
+
+@pytest.mark.parametrize("how", ["hurry()", "socket.onclose({ code: 1006, wasClean: false })"])
+def test_behind_the_end_of_the_server_no_carrier_is_wanted(stream: Session, how: str) -> None:
+    stream.page.take(end(1000, "enough"))
+    stream.page.run(how)
+    assert stream.told == [1000, "enough"]
+    assert not stream.elapse(GRACE * 1000)

@@ -269,7 +269,7 @@ class ResumableSocket {
     this.#timer = setTimeout(() => this.#fail(socket, failed("no answer in time")), ATTEMPT);
     socket.onopen = () => this.#opened(socket);
     socket.onmessage = (event) => { if (socket === this.#socket) this.#take(socket, event.data); };
-    socket.onclose = (event) => { if (socket === this.#socket) this.#closed(event); };
+    socket.onclose = (event) => this.#fail(socket, event);
   }
 
   async #opened(socket) {
@@ -352,12 +352,6 @@ class ResumableSocket {
     else this.reconnects += 1;
   }
 
-  #closed(event) {
-    if (this.#theirEnd) this.#finish({ ...this.#theirEnd, wasClean: true });
-    else if (this.#ourEnd && this.#attached && event.wasClean) this.#finish({ ...this.#ourEnd, wasClean: true });
-    else this.#fail(this.#socket, event);
-  }
-
   /**
    * Begin grace and pauses anew: something got through. A new carrier alone does not do so. What ends
    * each of them may be the very message that is sent first over the next one, as with a gateway
@@ -373,6 +367,7 @@ class ResumableSocket {
     if (socket !== this.#socket || this.#over) return;
     const stood = this.#attached, now = Date.now();
     this.#leave();
+    if (this.#isDone(stood, event)) return;
     if (!this.#epochKnown()) {
       this.#finish(event);
       return;
@@ -391,6 +386,17 @@ class ResumableSocket {
     }
     const pause = Math.min(FIRST_PAUSE * 2 ** this.#pauses++, LONGEST_PAUSE) * (0.5 + Math.random() / 2);
     this.#timer = setTimeout(() => this.#connect(), pause);
+  }
+
+  /** Finish, and return true, if the carrier that has been left was the last one needed. */
+  #isDone(stood, event) {
+    const ours = this.#ourEnd;
+    // The server answers an end with its code. Another one is of a proxy, which may still have had
+    // what is kept.
+    const answered = stood && event.wasClean && event.code === ours?.code;
+    const end = this.#theirEnd ?? (answered || !this.#kept.length ? ours : null);
+    if (end) this.#finish({ ...end, wasClean: true });
+    return this.#over;
   }
 
   #leave() {
