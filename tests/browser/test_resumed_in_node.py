@@ -226,3 +226,33 @@ def test_behind_the_end_of_the_server_no_carrier_is_wanted(stream: Session, how:
     stream.page.run(how)
     assert stream.told == [1000, "enough"]
     assert not stream.elapse(GRACE * 1000)
+
+
+# What is kept
+
+
+def test_short_messages_count_as_64_bytes(stream: Session) -> None:
+    stream.lose()
+    stream.page.run(
+        """
+        globalThis.written = 0;
+        const byte = new Uint8Array(1);
+        (async () => {
+          for (; written < 70_000; written++) await writer.write(byte);
+        })().catch(() => {});
+        """
+    )
+    assert stream.page.run("return written") == 4 * 2**20 // 64
+
+
+def test_what_is_acknowledged_is_not_sent_again_nor_counted(stream: Session) -> None:
+    for each in "abc":
+        stream.write(each)
+    messages = stream.take_sent()
+    stream.received -= len(messages[2]) - 1
+    stream.page.take(acknowledgement(stream.received))
+    stream.lose()
+    assert stream.elapse(50)
+    hello = stream.attach()
+    assert hello.oldest == stream.received
+    assert stream.take_sent() == messages[2:]

@@ -78,6 +78,7 @@ const RESUMABLE = "wsmux.resume.v1+wsmux";
 const CARRIED = 0, HELLO = 1, WELCOME = 2, LOST = 3, REFUSAL = 4, ACKNOWLEDGED = 5, END = 6;
 const VERSION = 1, HELLO_SIZE = 51, KEY_SIZE = 32;
 const MAX_KEPT = 4 * 1024 * 1024;
+const LEAST_KEPT = 64;        // bytes as which a kept message counts at least, as keeping one costs several hundred
 const ACKNOWLEDGE_BESIDE = 32 * 1024, ACKNOWLEDGE_WITHIN = 1000;
 const FIRST_PAUSE = 50, LONGEST_PAUSE = 2000, ATTEMPT = 10_000;
 const ABNORMAL = 1006;
@@ -202,6 +203,7 @@ class ResumableSocket {
   #received = 0;
   #told = 0;
   #kept = [];          // [position behind it, message] of what the server has not acknowledged
+  #keptSize = 0;
   #theirEnd = null;
   #ourEnd = null;
   #waiting = null;     // messages that came while the answer to HELLO is being handled
@@ -221,8 +223,8 @@ class ResumableSocket {
   get resumable() { return !this.#plain; }
 
   get bufferedAmount() {
-    const kept = this.#sent - this.#acknowledged;
-    return Math.max(this.#attached || this.#plain ? this.#socket.bufferedAmount : 0, kept - MAX_KEPT + MAX_BUFFERED);
+    const queued = this.#attached || this.#plain ? this.#socket.bufferedAmount : 0;
+    return Math.max(queued, this.#keptSize - MAX_KEPT + MAX_BUFFERED);
   }
 
   send(message) {
@@ -253,6 +255,7 @@ class ResumableSocket {
   #keep(message) {
     this.#sent += message.length - 1;
     this.#kept.push([this.#sent, message]);
+    this.#keptSize += Math.max(message.length, LEAST_KEPT);
     if (!this.#attached) return;
     if (this.#received - this.#told >= ACKNOWLEDGE_BESIDE) this.#acknowledge();
     this.#socket.send(message);
@@ -423,6 +426,7 @@ class ResumableSocket {
     globalThis.removeEventListener?.("online", this.#hurry);
     globalThis.document?.removeEventListener("resume", this.#hurry);
     this.#kept = [];
+    this.#keptSize = 0;
     this.onclose(event);
   }
 
@@ -457,7 +461,8 @@ class ResumableSocket {
   }
 
   #trim(position) {
-    while (this.#kept.length && this.#kept[0][0] <= position) this.#kept.shift();
+    const rest = this.#kept.findIndex(([end]) => end > position), count = rest < 0 ? this.#kept.length : rest;
+    for (const [, message] of this.#kept.splice(0, count)) this.#keptSize -= Math.max(message.length, LEAST_KEPT);
     if (position <= this.#acknowledged) return;
     this.#acknowledged = position;
     this.#progress();
