@@ -11,7 +11,7 @@ import pytest
 from wsmux.protocols.resumption import Hello, MessageType, Welcome, end_body, parse_hello
 
 from ..helpers.browser.node_page import NodePage, node_page
-from ..helpers.machine_pairs import ACK, DATA, message, uint32
+from ..helpers.machine_pairs import ACK, CLOSE, DATA, READ, message, uint32
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(180.0)]
 
@@ -41,8 +41,8 @@ def end(code: int, reason: str = "") -> bytes:
     return bytes((MessageType.END,)) + end_body(code, reason)
 
 
-def acknowledgement(position: int) -> bytes:
-    return bytes((MessageType.ACK,)) + position.to_bytes(8, "big")
+def acknowledgement(position: int, size: int = 8) -> bytes:
+    return bytes((MessageType.ACK,)) + position.to_bytes(size, "big")
 
 
 class Session:
@@ -228,6 +228,15 @@ def test_behind_the_end_of_the_server_no_carrier_is_wanted(stream: Session, how:
     assert not stream.elapse(GRACE * 1000)
 
 
+def test_an_acknowledgement_may_come_behind_the_end(stream: Session) -> None:
+    stream.write("more")
+    stream.take_sent()
+    stream.page.take(end(1000, "enough"))
+    stream.page.take(acknowledgement(stream.received))
+    stream.lose(1000, clean=True)
+    assert stream.told == [1000, "enough"]
+
+
 # What is kept
 
 
@@ -256,3 +265,69 @@ def test_what_is_acknowledged_is_not_sent_again_nor_counted(stream: Session) -> 
     hello = stream.attach()
     assert hello.oldest == stream.received
     assert stream.take_sent() == messages[2:]
+
+
+# What a server must not send
+
+# Positions in the fixture of the test below: what the page has sent, and what is acknowledged.
+SENT, ACKNOWLEDGED = 20, 13
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(carried(b""), id="DATA without a message"),
+        pytest.param(Hello(bytes(16)).encode(None), id="HELLO"),
+        pytest.param(Welcome(EPOCH, SENT, GRACE).encode(), id="WELCOME"),
+        pytest.param(b"\x03gone", id="LOST"),
+        pytest.param(b"\x04no", id="REFUSED"),
+        pytest.param(b"\x07\x00", id="an unknown type"),
+        pytest.param(acknowledgement(SENT, 7), id="a short ACK"),
+        pytest.param(acknowledgement(SENT, 9), id="a long ACK"),
+        pytest.param(acknowledgement(SENT + 1), id="an ACK of more than was sent"),
+        pytest.param(acknowledgement(2**64 - 1), id="an ACK of the largest number"),
+        pytest.param(acknowledgement(ACKNOWLEDGED - 7), id="an ACK that goes back"),
+        pytest.param(acknowledgement(ACKNOWLEDGED + 1), id="an ACK within a message"),
+        pytest.param(b"\x06", id="END without a code"),
+        pytest.param(b"\x06\x03", id="END with half a code"),
+    ],
+)
+def test_a_message_that_no_server_may_send_loses_the_session(stream: Session, wrong: bytes) -> None:
+    stream.write("12345")
+    stream.take_sent()
+    stream.page.take(acknowledgement(stream.received))
+    stream.write("12345")
+    stream.take_sent()
+    assert (stream.received, ACKNOWLEDGED) == (SENT, SENT - 7)
+    stream.page.take(wrong)
+    expected = "the server ended the connection: 1006, the session is lost: the server s"
+    assert stream.told.startswith(expected)
+    assert not stream.elapse(GRACE * 1000)
+
+
+def test_nothing_but_acknowledgements_comes_behind_the_end(stream: Session) -> None:
+    stream.page.take(end(1000))
+    stream.page.take(carried(message(0, CLOSE, READ)))
+    assert "the server sent a message of type 0 and 4 bytes behind its END" in stream.told
+
+
+def test_a_text_loses_the_session(stream: Session) -> None:
+    stream.page.run("socket.onmessage({ data: 'text' })")
+    assert "the server sent a message without a type on a resumable connection" in stream.told
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param("'text'", id="a text"),
+        pytest.param("new ArrayBuffer(0)", id="empty"),
+        pytest.param("Uint8Array.of(2, ...Array(56).fill(0)).buffer", id="no epoch"),
+        pytest.param("Uint8Array.of(2, ...Array(55).fill(1)).buffer", id="short"),
+    ],
+)
+def test_an_answer_to_hello_that_is_none_loses_the_session(session: Session, answer: str) -> None:
+    session.page.run("socket.onopen()")
+    session.page.run(f"socket.onmessage({{ data: {answer} }})")
+    assert "the server does not answer as one that resumes connections" in session.told
+    assert not session.elapse(GRACE * 1000)

@@ -76,7 +76,7 @@ const LOOK_AGAIN = 4;
 // came is acknowledged; times are milliseconds.
 const RESUMABLE = "wsmux.resume.v1+wsmux";
 const CARRIED = 0, HELLO = 1, WELCOME = 2, LOST = 3, REFUSAL = 4, ACKNOWLEDGED = 5, END = 6;
-const VERSION = 1, HELLO_SIZE = 51, KEY_SIZE = 32;
+const VERSION = 1, HELLO_SIZE = 51, KEY_SIZE = 32, ACKNOWLEDGED_SIZE = 9, LEAST_END = 3;
 const MAX_KEPT = 4 * 1024 * 1024;
 const LEAST_KEPT = 64;        // bytes as which a kept message counts at least, as keeping one costs several hundred
 const ACKNOWLEDGE_BESIDE = 32 * 1024, ACKNOWLEDGE_WITHIN = 1000;
@@ -167,6 +167,11 @@ function join(kind, ...parts) {
     offset += part.length;
   }
   return message;
+}
+
+/** The type of a message of a resumable connection; null if it is a text, or empty. */
+function kindOf(data) {
+  return data instanceof ArrayBuffer && data.byteLength ? new DataView(data).getUint8(0) : null;
 }
 
 /** The close event of a carrier that this side has failed, or gives up. */
@@ -315,16 +320,17 @@ class ResumableSocket {
   }
 
   async #answered(socket, data) {
-    const view = new DataView(data), kind = data.byteLength ? view.getUint8(0) : null;
+    const kind = kindOf(data);
     if (kind === LOST || kind === REFUSAL) {
       this.#lose(new TextDecoder().decode(new Uint8Array(data, 1)));
       return;
     }
-    if (kind !== WELCOME || data.byteLength !== 25 + KEY_SIZE) {
+    const epoch = kind === WELCOME && data.byteLength === 25 + KEY_SIZE ? new Uint8Array(data, 1, 8) : null;
+    if (!epoch?.some((byte) => byte)) {  // without one, the next HELLO would begin the session again
       this.#lose("the server does not answer as one that resumes connections");
       return;
     }
-    const epoch = new Uint8Array(data, 1, 8), position = Number(view.getBigUint64(9));
+    const view = new DataView(data), position = Number(view.getBigUint64(9));
     if (!this.#epochKnown()) {
       const usage = { name: "HMAC", hash: "SHA-256" };
       this.#key = await crypto.subtle.importKey("raw", new Uint8Array(data, 25), usage, false, ["sign"]);
@@ -336,12 +342,7 @@ class ResumableSocket {
       this.#lose("another server answered");
       return;
     }
-    if (position < this.#acknowledged || position > this.#sent) {
-      this.#lose(`the server has received up to ${position}, and ${this.#sent} were sent`);
-      return;
-    }
-    this.#trim(position);
-    this.#attach(socket);
+    if (this.#trim(position)) this.#attach(socket);
   }
 
   #attach(socket) {
@@ -435,19 +436,21 @@ class ResumableSocket {
   #take(socket, data) {
     if (!this.#attached) {
       if (this.#waiting) this.#waiting.push(data);
-      else if (data instanceof ArrayBuffer) this.#begin(socket, data);
+      else this.#begin(socket, data);
       return;
     }
-    const kind = data instanceof ArrayBuffer && data.byteLength ? new DataView(data).getUint8(0) : null;
-    if (this.#theirEnd || kind === null || kind === WELCOME || kind > END) {
-      this.#lose("the server sent what a resumable connection does not carry");
-      return;
-    }
-    if (kind === ACKNOWLEDGED) {
+    const kind = kindOf(data), size = data.byteLength;
+    if (kind === ACKNOWLEDGED && size === ACKNOWLEDGED_SIZE) {
       this.#trim(Number(new DataView(data).getBigUint64(1)));
       return;
     }
-    this.#received += data.byteLength - 1;
+    if (this.#theirEnd || !((kind === CARRIED && size > 1) || (kind === END && size >= LEAST_END))) {
+      const what = kind === null ? "a message without a type" : `a message of type ${kind} and ${size} bytes`;
+      const where = this.#theirEnd ? "behind its END" : "on a resumable connection";
+      this.#lose(`the server sent ${what} ${where}`);
+      return;
+    }
+    this.#received += size - 1;
     if (!this.#kept.length) this.#progress();
     if (kind === END) {
       const code = new DataView(data).getUint16(1);
@@ -460,12 +463,20 @@ class ResumableSocket {
     this.onmessage({ data: data.slice(1) });
   }
 
+  /** Drop what the server has received; lose the session, and return false, if it cannot have. */
   #trim(position) {
     const rest = this.#kept.findIndex(([end]) => end > position), count = rest < 0 ? this.#kept.length : rest;
+    const whole = count ? this.#kept[count - 1][0] : this.#acknowledged;
+    if (whole !== position) {
+      const known = `${this.#acknowledged} were acknowledged before, and ${this.#sent} sent`;
+      this.#lose(`the server says that it has received up to ${position}, where no message ends; ${known}`);
+      return false;
+    }
+    if (!count) return true;
     for (const [, message] of this.#kept.splice(0, count)) this.#keptSize -= Math.max(message.length, LEAST_KEPT);
-    if (position <= this.#acknowledged) return;
     this.#acknowledged = position;
     this.#progress();
+    return true;
   }
 
   #acknowledge() {
@@ -473,7 +484,7 @@ class ResumableSocket {
     this.#ackTimer = null;
     if (!this.#attached || this.#told === this.#received) return;
     this.#told = this.#received;
-    const message = new Uint8Array(9);
+    const message = new Uint8Array(ACKNOWLEDGED_SIZE);
     message[0] = ACKNOWLEDGED;
     new DataView(message.buffer).setBigUint64(1, BigInt(this.#received));
     this.#socket.send(message);
