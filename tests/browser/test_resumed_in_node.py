@@ -331,3 +331,58 @@ def test_an_answer_to_hello_that_is_none_loses_the_session(session: Session, ans
     session.page.run(f"socket.onmessage({{ data: {answer} }})")
     assert "the server does not answer as one that resumes connections" in session.told
     assert not session.elapse(GRACE * 1000)
+
+
+# What fails in the page itself
+
+FAILING = "() => Promise.reject(new Error('no keys today'))"
+
+
+def test_a_hello_that_cannot_be_signed_fails_one_attempt(stream: Session) -> None:
+    stream.lose()
+    assert stream.elapse(50)
+    stream.page.run(f"globalThis.before = crypto.subtle.sign; crypto.subtle.sign = {FAILING};")
+    stream.page.run("socket.onopen()")
+    assert stream.elapse(100)
+    stream.page.run("crypto.subtle.sign = before")
+    stream.attach()
+    stream.write("on")
+    assert stream.take_sent() == [carried(message(0, DATA, b"on"))]
+
+
+def test_a_key_that_cannot_be_used_is_told_at_once(session: Session) -> None:
+    session.page.run(f"crypto.subtle.importKey = {FAILING}")
+    session.attach()
+    assert "1006, Error: no keys today" in session.told
+
+
+def test_what_comes_with_the_answer_is_counted_though_some_of_it_fails(session: Session) -> None:
+    session.page.run(
+        """
+        process.on("uncaughtException", ({ message }) => { globalThis.uncaught = message; });
+        crypto.subtle.importKey = () => new Promise((done) => { globalThis.imported = done; });
+        """
+    )
+    session.attach()
+    arriving = [message(1, ACK, WINDOW), message(3, ACK, WINDOW), message(3, DATA, b"whole")]
+    for each in (*arriving, message(3, CLOSE, READ)):
+        session.page.take(carried(each))
+    session.page.run(
+        """
+        const real = DataView.prototype.getUint32;  // the next two are for WELCOME
+        let calls = 0;
+        DataView.prototype.getUint32 = function (...where) {
+          if (++calls === 3) throw new Error("a defect");
+          return real.apply(this, where);
+        };
+        imported();
+        """
+    )
+    script = (
+        "const { value } = await mux.incomingBidirectionalStreams.getReader().read();"
+        "return [value.id, await new Response(value.readable).text(), uncaught];"
+    )
+    assert session.page.run(script) == [3, "whole", "a defect"]
+    session.lose()
+    assert session.elapse(50)
+    assert session.attach().received == sum(map(len, (*arriving, message(3, CLOSE, READ))))

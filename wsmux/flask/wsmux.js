@@ -275,7 +275,7 @@ class ResumableSocket {
     const socket = this.#socket = new WebSocket(this.#target, this.#epochKnown() ? [RESUMABLE] : [RESUMABLE, SUBPROTOCOL]);
     socket.binaryType = "arraybuffer";
     this.#timer = setTimeout(() => this.#fail(socket, failed("no answer in time")), ATTEMPT);
-    socket.onopen = () => this.#opened(socket);
+    socket.onopen = () => { this.#opened(socket).catch((error) => this.#fail(socket, failed(error))); };
     socket.onmessage = (event) => { if (socket === this.#socket) this.#take(socket, event.data); };
     socket.onclose = (event) => this.#fail(socket, event);
   }
@@ -314,9 +314,14 @@ class ResumableSocket {
 
   async #begin(socket, data) {
     const waiting = this.#waiting = [];
-    await this.#answered(socket, data);
+    try {
+      await this.#answered(socket, data);
+    } catch (error) {
+      this.#fail(socket, failed(error));
+    }
     if (this.#waiting === waiting) this.#waiting = null;
-    for (const each of waiting) if (socket === this.#socket) this.#take(socket, each);
+    // Each by itself, as if it came now: an error of one must not make a gap in the positions.
+    for (const each of waiting) queueMicrotask(() => { if (socket === this.#socket) this.#take(socket, each); });
   }
 
   async #answered(socket, data) {
