@@ -6,31 +6,18 @@ names it. Dates, times and decimals may be given as text, as in JSON.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from decimal import Decimal
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..rpc import RiverError
 from ..runtime.lazy_imports import pa, pc
+from .lossless import UNFIT, Odd, check_kept, odd_for
 from .protocol import Code
-from .store.schemas import conform, first_line, forbids_nulls, inside, parts
+from .store.schemas import conform, first_line, forbids_nulls
 
 __all__ = ["WRONG_TYPE", "RowConverter"]
 
 WRONG_TYPE = "WRONG_TYPE"
-
-# What pyarrow raises for values that do not fit.
-_UNFIT = (TypeError, ValueError, OverflowError, ArithmeticError)  # ``ArrowInvalid`` is a ValueError
-
-_FRACTIONS = (float, Decimal)
-_NO_DATES = (int, datetime)
-
-# The least number of which 32 bits make infinity: half a step above the largest of them.
-FLOAT32_INFINITY = (2 - 2**-24) * 2.0**127
-
-Odd = Callable[[Any], bool]
 
 
 class _Column(NamedTuple):
@@ -49,7 +36,7 @@ class RowConverter:
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._columns = [
-            _Column(f.name, f.type, f.nullable, _odd_for(f.type), forbids_nulls(f.type))
+            _Column(f.name, f.type, f.nullable, odd_for(f.type), forbids_nulls(f.type))
             for f in schema
         ]
         self._names = frozenset(schema.names)
@@ -92,11 +79,10 @@ class RowConverter:
         """Return rows as a batch by one call of pyarrow, ``None`` for what takes a closer look."""
         try:
             for name, odd in self._odd:
-                for row in rows:
-                    if _is_odd(odd, row[name]):
-                        return None
+                if odd.any([row[name] for row in rows]):
+                    return None
             batch = pa.RecordBatch.from_struct_array(pa.array(rows, self._struct))
-        except _UNFIT:
+        except UNFIT:
             return None
         same = batch.schema.equals(self._schema, check_metadata=True)
         return batch if same and not self._has_nulls(batch.columns) else None
@@ -112,8 +98,8 @@ class RowConverter:
                     if pa.types.is_decimal(given.type) and pa.types.is_floating(each.type):
                         column = pc.cast(column, pa.string())  # pyarrow misses the nearest ones
                     column = pc.cast(column, each.type)
-                    _check_kept(given, column)
-                except (*_UNFIT, pa.ArrowNotImplementedError) as error:
+                    check_kept(given, column)
+                except (*UNFIT, pa.ArrowNotImplementedError) as error:
                     there = batch.column(each.name).type
                     text = f"column {each.name!r} takes {each.type}, got {there}"
                     raise RiverError(WRONG_TYPE, f"{text}: {first_line(error)}") from error
@@ -148,56 +134,6 @@ class RowConverter:
                 raise RiverError(Code.NO_COLUMN, f"{text}; there are {', '.join(known):.1000}")
 
 
-def _check_kept(given: Any, cast: Any) -> None:
-    """Raise ``ValueError`` if a cast has made other values of some, which pyarrow lets it.
-
-    It lets times become dates of any length, floats decimals and narrower floats, text infinity,
-    and times with a zone times without, and drops fields of structs.
-    """
-    types = pa.types
-    if types.is_dictionary(given.type):
-        given = given.dictionary_decode()
-    one, two = given.type, cast.type
-    if one == two:
-        return
-    if types.is_timestamp(one) and types.is_timestamp(two):
-        if (one.tz is None) is not (two.tz is None) and given.null_count < len(given):
-            raise ValueError("one has a time zone, and the other has none")
-    elif types.is_timestamp(one) and types.is_date(two):
-        local = pc.local_timestamp(given)
-        _check_same(given, cast, pc.equal(local, pc.cast(cast, local.type)))
-    elif (types.is_floating(one) and types.is_decimal(two)) or (
-        types.is_decimal(one) and types.is_floating(two)
-    ):
-        # By way of text, as a decimal does not become the nearest float.
-        _check_same(given, cast, pc.equal(given, pc.cast(pc.cast(cast, pa.string()), one)))
-    elif types.is_floating(one) and types.is_floating(two):
-        if two.bit_width < one.bit_width:
-            same = pc.equal(given, pc.cast(cast, one))
-            _check_same(given, cast, pc.or_(same, pc.is_nan(given)))
-    elif types.is_floating(two) and not types.is_primitive(one):  # text
-        infinite = pc.is_inf(pc.cast(given, pa.float64()))
-        _check_same(given, cast, pc.equal(infinite, pc.is_inf(cast)))
-    elif types.is_map(one) is not types.is_map(two):
-        raise ValueError("a map is no list")
-    elif types.is_struct(one) and types.is_struct(two):
-        given_fields = dict(zip((field.name for field in inside(one)), parts(given), strict=True))
-        for field, column in zip(inside(two), parts(cast), strict=True):
-            if field.name in given_fields:
-                _check_kept(given_fields.pop(field.name), column)
-        if given_fields:
-            raise ValueError(f"it has no field {next(iter(given_fields))!r:.140}")
-    else:
-        for each, other in zip(parts(given), parts(cast), strict=True):
-            _check_kept(each, other)
-
-
-def _check_same(given: Any, cast: Any, same: Any) -> None:
-    place = pc.index(same, False).as_py()
-    if place >= 0:
-        raise ValueError(f"{given[place]} would become {cast[place]}")
-
-
 def _told(value: object) -> str:
     return f"{type(value).__name__} {value!r:.80}"
 
@@ -205,11 +141,11 @@ def _told(value: object) -> str:
 def _array_of(values: list[Any], column: _Column) -> Any:
     try:
         made = _array(values, column)
-    except _UNFIT as error:
+    except UNFIT as error:
         for place, value in enumerate(values):
             try:
                 _array([value], column)
-            except _UNFIT as reason:
+            except UNFIT as reason:
                 text = f"row {place}: column {column.name!r} takes {column.type}, got"
                 raise RiverError(WRONG_TYPE, f"{text} {_told(value)}") from reason
         raise RiverError(WRONG_TYPE, f"column {column.name!r}: {first_line(error)}") from error
@@ -228,50 +164,11 @@ def _array(values: list[Any], column: _Column) -> Any:
     """
     kind, types = column.type, pa.types
     if column.odd is not None:
-        for value in values:
-            if _is_odd(column.odd, value):
-                raise TypeError(f"{value!r:.80} is no {kind}")
+        for value in filter(column.odd, values):
+            raise TypeError(f"{value!r:.80} is no {kind}")
     try:
         return pa.array(values, kind)
-    except _UNFIT:
+    except UNFIT:
         if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind)):
             raise
         return pa.array(values, pa.string()).cast(kind)
-
-
-def _odd_for(kind: Any) -> Odd | None:
-    types = pa.types
-    if types.is_integer(kind):
-        return lambda value: isinstance(value, _FRACTIONS)
-    if types.is_date(kind):
-        return lambda value: isinstance(value, _NO_DATES)
-    if types.is_timestamp(kind):
-        naive = kind.tz is None
-        return lambda value: (
-            isinstance(value, int)
-            or (isinstance(value, datetime) and (value.utcoffset() is None) is not naive)
-        )
-    if types.is_float32(kind):
-        return lambda value: isinstance(value, float) and FLOAT32_INFINITY <= abs(value) < math.inf
-    if types.is_struct(kind):
-        fields = {field.name: _odd_for(field.type) for field in inside(kind)}
-        return lambda value: (
-            isinstance(value, Mapping)
-            and any(
-                name not in fields or _is_odd(fields[name], each) for name, each in value.items()
-            )
-        )
-    if types.is_map(kind):
-        key, item = _odd_for(kind.key_type), _odd_for(kind.item_type)
-        return lambda value: any(
-            _is_odd(key, one) or _is_odd(item, other)
-            for one, other in (value.items() if isinstance(value, Mapping) else value)
-        )
-    if types.is_list(kind):
-        odd = _odd_for(kind.value_type)
-        return None if odd is None else lambda value: any(_is_odd(odd, each) for each in value)
-    return None
-
-
-def _is_odd(odd: Odd | None, value: Any) -> bool:
-    return odd is not None and value is not None and odd(value)

@@ -12,6 +12,8 @@ import pytest
 from wsmux.rpc import RpcServer, serve
 from wsmux.spark import SparkError, connection, rpc
 from wsmux.spark.calls import arrow_batches
+from wsmux.spark.calls.arrow import Misfit, column_of
+from wsmux.spark.ddl import parse
 
 from ...helpers.programs import package
 from ...helpers.spark.servers import WAIT, Seen, calls_at, offered
@@ -19,6 +21,10 @@ from ...helpers.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 pa = package("pyarrow", "spark")
+
+INF = float("inf")
+NOON = datetime(2024, 1, 2, 12, tzinfo=UTC)
+NAIVE = NOON.replace(tzinfo=None)
 
 
 @pytest.fixture
@@ -267,6 +273,115 @@ def test_a_result_that_does_not_fit_is_an_error_of_its_row(server: RpcServer) ->
     assert [row["out"] for row in found] == [7, None, 7]
     assert found[1]["err"] == "[WRONG_TYPE] the result 'plain' does not fit int32"
     assert found[0]["err"] is None
+
+
+def made(kind: str, *values: Any) -> list[Any]:
+    """Return what becomes of results in a column of a type, ``Misfit`` for one that is refused."""
+    refused: dict[int, Misfit] = {}
+    found = column_of(list(values), parse(kind).arrow(), refused.__setitem__).to_pylist()
+    assert all(found[place] is None for place in refused)
+    return [Misfit if place in refused else value for place, value in enumerate(found)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("bigint", 1.5),
+        ("int", 2.9),
+        ("tinyint", -0.5),
+        ("bigint", INF),
+        ("bigint", float("nan")),
+        ("bigint", 1e300),
+        ("bigint", True),
+        ("int", 2**31),
+        ("float", 1e300),
+        ("float", True),
+        ("double", True),
+        ("double", 2**53 + 1),
+        ("double", 10**400),
+        ("double", "1.5"),
+        ("decimal(10,2)", True),
+        ("decimal(10,2)", 1.505),
+        ("decimal(10,2)", "1.505"),
+        ("decimal(10,2)", float("nan")),
+        ("timestamp", 1_700_000_000),
+        ("timestamp", 1.7e9),
+        ("timestamp", NAIVE),
+        ("timestamp", "2024-01-02T12:00:00"),
+        ("timestamp", "2024-01-02"),
+        ("timestamp_ntz", NOON),
+        ("timestamp_ntz", "2024-01-02T12:00:00Z"),
+        ("timestamp_ntz", 1_700_000_000),
+        ("date", NOON),
+        ("date", "2024-01-02T12:00:00"),
+        ("date", 19_000),
+        ("date", ""),
+        ("string", b"\xff"),
+        ("array<int>", [1, 2.5]),
+        ("array<string>", "ab"),
+        ("array<date>", ["2024-01-02", 5]),
+        ("map<string,int>", {"a": 1.5}),
+        ("map<string,int>", ""),
+        ("map<string,string>", ["ab"]),
+        ("map<bigint,int>", [[1, 2, 3]]),
+        ("map<string,date>", {"a": NOON}),
+        ("struct<a:int>", {"a": 1.5}),
+        ("struct<a:int>", []),
+        ("struct<a:int>", ""),
+        ("struct<a:array<struct<b:float>>>", {"a": [{"b": 1e300}]}),
+    ],
+)
+def test_a_result_that_would_be_changed_is_refused(kind: str, value: Any) -> None:
+    """pyarrow takes many of these, and makes 1 of 1.5 and infinity of 1e300."""
+    assert made(kind, value, None) == [Misfit, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        ("bigint", 2.0, 2),
+        ("float", INF, INF),
+        ("float", 0.5, 0.5),
+        ("double", 10**20, 1e20),
+        ("decimal(10,2)", 1.5, Decimal("1.50")),
+        ("decimal(10,2)", 2, Decimal("2.00")),
+        ("timestamp", NOON, NOON),
+        ("timestamp", "2024-01-02T14:00:00+02:00", NOON),
+        ("timestamp_ntz", "2024-01-02T12:00:00", NAIVE),
+        ("array<double>", [1, 10**20, None], [1.0, 1e20, None]),
+        ("array<bigint>", [1.0, None], [1, None]),
+        ("array<decimal(10,2)>", ["1.50", 2, None], [Decimal("1.50"), Decimal("2.00"), None]),
+        ("array<timestamp>", ["2024-01-02T12:00:00Z"], [NOON]),
+        ("array<array<date>>", [["2024-01-02"], None], [[date(2024, 1, 2)], None]),
+        ("struct<d:date,n:int>", {"d": "2024-01-02"}, {"d": date(2024, 1, 2), "n": None}),
+        ("struct<d:date>", {"d": "2024-01-02", "more": 1.5}, {"d": date(2024, 1, 2)}),
+        ("map<string,decimal(10,2)>", {"a": "1.50"}, [("a", Decimal("1.50"))]),
+        ("map<date,int>", {"2024-01-02": 1}, [(date(2024, 1, 2), 1)]),
+        ("map<bigint,date>", [[1, "2024-01-02"]], [(1, date(2024, 1, 2))]),
+        (
+            "map<string,struct<a:array<timestamp_ntz>>>",
+            {"k": {"a": ["2024-01-02T12:00:00"]}},
+            [("k", {"a": [NAIVE]})],
+        ),
+    ],
+)
+def test_a_result_is_kept_whatever_no_codec_carries(kind: str, value: Any, kept: Any) -> None:
+    assert made(kind, value, None) == [kept, None]
+
+
+def test_a_result_that_is_refused_refuses_no_other() -> None:
+    assert made("bigint", 1.5, 2, None, 3.0) == [Misfit, 2, None, 3]
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json"])
+def test_a_result_that_would_be_changed_is_an_error_of_its_row(codec: Any) -> None:
+    with serve([offered(Seen())], codec=codec) as server:
+        asked = rpc(connection(server.url, codec=codec), "test.answer").columns(
+            "a", into="out", into_type="bigint", error_col="err"
+        )
+        found = rows(asked(iter(batches(["int", "float"]))))
+    assert [row["out"] for row in found] == [7, None]
+    assert found[1]["err"] == "[WRONG_TYPE] the result 1.5 does not fit int64"
 
 
 def test_a_bad_row_fails_alone_with_an_error_column(server: RpcServer) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from ...runtime.lazy_imports import pa
+from ..lossless import UNFIT, Odd, odd_for
+from ..store.schemas import inside
 from .values import plain
 
 __all__ = ["Misfit", "column_of", "from_ipc", "json_text", "rows_of", "to_ipc"]
+
+OnMisfit = Callable[[int, "Misfit"], None]
 
 
 class Misfit(ValueError):
@@ -24,10 +30,8 @@ def rows_of(batch: Any, names: tuple[str, ...], make_plain: Callable[[Any], Any]
 
 
 def _values(column: Any, make_plain: Callable[[Any], Any]) -> list[Any]:
-    import pyarrow.types as kinds
-
     values: list[Any] = column.to_pylist()
-    kind = column.type
+    kinds, kind = pa.types, column.type
     as_they_are = (
         kinds.is_string(kind)
         or kinds.is_integer(kind)
@@ -47,56 +51,100 @@ def json_text(value: Any) -> str | None:
     return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-def column_of(values: list[Any], kind: Any, misfit: Callable[[int, Misfit], None]) -> Any:
-    """Return values as an array of a type.
+def column_of(values: list[Any], kind: Any, misfit: OnMisfit) -> Any:
+    """Return values as an array of a type; none is changed to make it fit.
+
+    What no codec carries may be text, at any depth: dates, times and decimals.
 
     Args:
         values: the results of rows.
         kind: the type.
         misfit: called with the position of each value that does not fit, which becomes null.
     """
-    import pyarrow as pa
-
+    odd = odd_for(kind, extra_fields=True)
     try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        fitting = []
-        for place, value in enumerate(values):
-            try:
-                fitting.append(_fitting(value, kind))
-            except Misfit as error:
-                misfit(place, error)
-                fitting.append(None)
-        return pa.array(fitting, kind)
+        if odd is None or not odd.any(values):
+            return pa.array(values, kind)
+    except (*UNFIT, pa.ArrowException):
+        pass  # the values one by one will tell
+    return pa.array(_each(values, partial(_fitting, kind, odd), misfit), kind)
 
 
-def _fitting(value: Any, kind: Any) -> Any:
+def _each(values: list[Any], convert: Callable[[Any], Any], misfit: OnMisfit) -> list[Any]:
+    """Return converted values, ``None`` for those that do not fit."""
+    made = []
+    for place, value in enumerate(values):
+        try:
+            made.append(convert(value))
+        except Misfit as error:
+            misfit(place, error)
+            made.append(None)
+    return made
+
+
+def _fitting(kind: Any, odd: Odd | None, value: Any) -> Any:
     """Return a value as the type, parsed from text if no codec carries the type."""
-    import pyarrow as pa
-    import pyarrow.types as kinds
+    try:
+        made = _parsed(value, kind)
+        if odd is None or not odd(made):
+            pa.scalar(made, kind)
+            return made
+    except (*UNFIT, pa.ArrowException) as error:
+        raise _misfit(value, kind) from error
+    raise _misfit(value, kind)
 
-    failures = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+def _misfit(value: Any, kind: Any) -> Misfit:
+    return Misfit(f"{_shown(value)} does not fit {kind}")
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 100 else f"{shown[:90]}..."
+
+
+def _parsed(value: Any, kind: Any) -> Any:
+    """Return a value in which dates, times and decimals are no longer text, and maps are pairs.
+
+    A number becomes one of the class that the type has if it stays the same: 2.0 and 2 are one to
+    JavaScript, and 1e20 has no point in its JSON.
+
+    Raises:
+        TypeError, ValueError, OverflowError, ArrowException: it does not fit.
+    """
+    kinds = pa.types
     if value is None:
         return None
-    try:
-        pa.scalar(value, kind)
+    if kinds.is_list(kind) and isinstance(value, list):
+        return [_parsed(each, kind.value_type) for each in value]
+    if kinds.is_struct(kind) and isinstance(value, Mapping):
+        return {field.name: _parsed(value.get(field.name), field.type) for field in inside(kind)}
+    if kinds.is_map(kind) and isinstance(value, Mapping | list):
+        pairs = value.items() if isinstance(value, Mapping) else map(_pair, value)
+        return [(_parsed(key, kind.key_type), _parsed(item, kind.item_type)) for key, item in pairs]
+    if kinds.is_date(kind) or kinds.is_timestamp(kind):
+        return pa.scalar(value).cast(kind).as_py() if isinstance(value, str) else value
+    if isinstance(value, bool):
         return value
-    except failures as error:
-        readable = kinds.is_temporal(kind) or kinds.is_decimal(kind)
-        if readable and isinstance(value, str | int | float):
-            try:
-                return pa.scalar(str(value)).cast(kind).as_py()
-            except failures:
-                pass
-        shown = repr(value)
-        shown = shown if len(shown) <= 100 else f"{shown[:90]}..."
-        raise Misfit(f"{shown} does not fit {kind}") from error
+    if kinds.is_decimal(kind) and isinstance(value, str | int | float):
+        return pa.scalar(str(value)).cast(kind).as_py()
+    if kinds.is_integer(kind) and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kinds.is_float64(kind) and isinstance(value, int) and float(value) == value:
+        return float(value)
+    return value
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    """Return a pair of a map that was sent as the list of its pairs."""
+    if not isinstance(value, list):
+        raise TypeError("a map is an object, or a list of pairs")
+    key, item = value
+    return key, item
 
 
 def to_ipc(batches: Any) -> bytes:
     """Return a record batch, a table or several batches as one Arrow IPC stream."""
-    import pyarrow as pa
-
     if isinstance(batches, pa.RecordBatch):
         batches = [batches]
     elif isinstance(batches, pa.Table):
@@ -118,8 +166,6 @@ def from_ipc(data: Any) -> list[Any]:
     Raises:
         ValueError: the data is not an Arrow IPC stream.
     """
-    import pyarrow as pa
-
     if not isinstance(data, bytes):
         raise ValueError(f"an Arrow IPC stream must be bytes, not {type(data).__name__}")
     try:

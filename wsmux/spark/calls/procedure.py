@@ -125,7 +125,8 @@ class Procedure:
                 or as a type of pyspark or pyarrow. By default that of the procedure, which ``on``
                 and ``schema`` ask the server for: ``batched`` tells it by schema or annotation.
                 One that tells none, such as any that is not made by ``batched``, makes strings. In
-                a string, text is kept, and anything else becomes JSON.
+                a string, text is kept, and anything else becomes JSON. In any other type, a result
+                that would be changed to fit it is WRONG_TYPE.
             error_col: the name of a column for errors, null for rows that succeeded; ``into`` is
                 null for rows that failed. Without it the first such row fails the task. A
                 connection that stays lost fails the task in any case.
