@@ -12,7 +12,8 @@ import pytest
 from wsmux.rpc import RpcServer, serve
 from wsmux.spark import SparkError, connection, rpc
 from wsmux.spark.calls import arrow_batches
-from wsmux.spark.calls.arrow import Misfit, column_of
+from wsmux.spark.calls.arrow import Misfit, column_of, rows_of
+from wsmux.spark.calls.values import plain
 from wsmux.spark.ddl import parse
 
 from ...helpers.programs import package
@@ -212,6 +213,46 @@ def test_keys_tell_the_server_of_repetitions(server: RpcServer, seen: Seen) -> N
     found = call(server, "keyed", "b", key="a", batch_rows=2)(iter(given))
     assert column(found) == ["x", "x", "z"]
     assert sorted(seen.rows) == ["x", "z"]
+
+
+PAIRS = [("a", 1), ("b", None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "sent"),
+    [
+        ("map<string,bigint>", PAIRS, {"a": 1, "b": None}),
+        ("map<string,bigint>", [("a", 1), ("a", 2)], [["a", 1], ["a", 2]]),
+        ("map<bigint,bigint>", [(1, 2)], [[1, 2]]),
+        ("map<bigint,map<string,bigint>>", [(1, PAIRS)], [[1, {"a": 1, "b": None}]]),
+        (
+            "map<string,map<string,date>>",
+            [("k", [("a", date(2020, 1, 2))])],
+            {"k": {"a": "2020-01-02"}},
+        ),
+        ("array<map<string,bigint>>", [PAIRS, None, []], [{"a": 1, "b": None}, None, {}]),
+        (
+            "struct<m:map<string,bigint>,n:bigint>",
+            {"m": PAIRS, "n": 3},
+            {"m": {"a": 1, "b": None}, "n": 3},
+        ),
+        ("struct<m:map<string,bigint>>", {"m": None}, {"m": None}),
+        ("array<bigint>", [1], [1]),
+        ("struct<n:array<bigint>>", {"n": [1]}, {"n": [1]}),
+        ("map<string,bigint>", None, None),
+        ("struct<m:map<string,bigint>>", None, None),
+    ],
+)
+def test_a_map_is_sent_as_an_object(kind: str, value: Any, sent: Any) -> None:
+    batch = pa.record_batch({"a": pa.array([value], parse(kind).arrow())})
+    assert rows_of(batch, ("a",), plain) == [sent]
+
+
+def test_a_procedure_gets_a_map_by_its_keys(server: RpcServer) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    asked = call(server, "answer", "a", into_type="struct<x:bigint>")
+    (found,) = asked(iter(batches([[("x", 1), ("y", 2)]], kind=kind)))
+    assert column([found]) == [{"x": 1}]
 
 
 # What comes back

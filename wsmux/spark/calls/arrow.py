@@ -41,7 +41,51 @@ def _values(column: Any, make_plain: Callable[[Any], Any]) -> list[Any]:
         or kinds.is_large_string(kind)
         or kinds.is_large_binary(kind)
     )
-    return values if as_they_are else [make_plain(value) for value in values]
+    if as_they_are:
+        return values
+    make_objects = _objects_in(kind)
+    if make_objects is not None:
+        values = list(map(make_objects, values))
+    return [make_plain(value) for value in values]
+
+
+def _objects_in(kind: Any) -> Callable[[Any], Any] | None:
+    """Return what makes objects of the maps in a value of a type, ``None`` if it has no maps.
+
+    A map stays the list of its pairs if its keys are not text, or one of them is there twice.
+    """
+    kinds = pa.types
+    if kinds.is_map(kind):
+        named = kinds.is_string(kind.key_type) or kinds.is_large_string(kind.key_type)
+        item = _objects_in(kind.item_type)
+        return partial(_map, named, item) if named or item is not None else None
+    if kinds.is_struct(kind):
+        found = {field.name: _objects_in(field.type) for field in inside(kind)}
+        fields = {name: make for name, make in found.items() if make is not None}
+        return partial(_struct, fields) if fields else None
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        item = _objects_in(kind.value_type)
+        return None if item is None else partial(_list, item)
+    return None
+
+
+def _map(named: bool, item: Callable[[Any], Any] | None, pairs: Any) -> Any:
+    if pairs is None:
+        return None
+    if item is not None:
+        pairs = [(key, item(value)) for key, value in pairs]
+    made = dict(pairs) if named else {}
+    return made if named and len(made) == len(pairs) else pairs
+
+
+def _struct(fields: Mapping[str, Callable[[Any], Any]], value: Any) -> Any:
+    if value is None:
+        return None
+    return value | {name: make(value[name]) for name, make in fields.items()}
+
+
+def _list(item: Callable[[Any], Any], values: Any) -> Any:
+    return None if values is None else list(map(item, values))
 
 
 def json_text(value: Any) -> str | None:
