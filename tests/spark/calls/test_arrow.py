@@ -12,7 +12,7 @@ import pytest
 from wsmux.rpc import RpcServer, serve
 from wsmux.spark import SparkError, connection, rpc
 from wsmux.spark.calls import arrow_batches
-from wsmux.spark.calls.arrow import Misfit, column_of, rows_of
+from wsmux.spark.calls.arrow import Misfit, column_of, json_texts, rows_of
 from wsmux.spark.calls.values import plain
 from wsmux.spark.ddl import parse
 
@@ -286,6 +286,42 @@ def test_results_have_the_type_that_is_asked_for(
 ) -> None:
     found = call(server, "answer", "a", into_type=kind)(iter(batches([name])))
     assert column(found) == [value]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"\x00\xff", '"AP8="'),
+        ({"a": [b"\x00", bytearray(b"\xff")]}, '{"a":["AA==","/w=="]}'),
+        (float("nan"), '"NaN"'),
+        ([INF, -INF, 1.5], '["Infinity","-Infinity",1.5]'),
+        (
+            {"at": NOON, "d": date(2024, 1, 2)},
+            '{"at":"2024-01-02T12:00:00+00:00","d":"2024-01-02"}',
+        ),
+        ({1: "é"}, '{"1":"é"}'),
+        ("plain", "plain"),
+        (None, None),
+    ],
+)
+def test_a_result_without_a_type_is_text_that_can_be_read(value: Any, text: str | None) -> None:
+    refused: dict[int, Misfit] = {}
+    assert (json_texts([value], refused.__setitem__), refused) == ([text], {})
+
+
+@pytest.mark.parametrize("value", [{b"a": 1}, {"a": [object()]}])
+def test_a_result_that_has_no_json_is_an_error_of_its_row(value: Any) -> None:
+    refused: dict[int, Misfit] = {}
+    assert json_texts([1, value, 2], refused.__setitem__) == ["1", None, "2"]
+    assert "has no JSON: " in str(refused[1])
+
+
+def test_bytes_and_what_is_no_number_come_back_as_json(server: RpcServer) -> None:
+    asked = call(server, "answer", "a")
+    (found,) = asked(iter([pa.record_batch({"a": pa.array([INF, 0.5])})]))
+    assert column([found]) == ['"Infinity"', "0.5"]
+    (found,) = asked(iter(batches(["bytes"])))
+    assert column([found]) == ['"cmF3"']
 
 
 def test_a_type_may_be_pyarrow_s(server: RpcServer) -> None:

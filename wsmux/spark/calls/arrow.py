@@ -10,9 +10,9 @@ from typing import Any
 from ...runtime.lazy_imports import pa
 from ..lossless import UNFIT, Odd, odd_for
 from ..store.schemas import inside
-from .values import plain
+from .values import json_ready
 
-__all__ = ["Misfit", "column_of", "from_ipc", "json_text", "rows_of", "to_ipc"]
+__all__ = ["Misfit", "column_of", "from_ipc", "json_texts", "rows_of", "to_ipc"]
 
 OnMisfit = Callable[[int, "Misfit"], None]
 
@@ -88,11 +88,24 @@ def _list(item: Callable[[Any], Any], values: Any) -> Any:
     return None if values is None else list(map(item, values))
 
 
-def json_text(value: Any) -> str | None:
-    """Return a result as text: a string unchanged, anything else as JSON."""
+def json_texts(values: list[Any], misfit: OnMisfit) -> list[Any]:
+    """Return results as text: a string unchanged, anything else as JSON.
+
+    Args:
+        values: the results of rows.
+        misfit: called with the position of each value that has no JSON, which becomes ``None``.
+    """
+    return _each(values, _json_text, misfit)
+
+
+def _json_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), default=str)
+    try:
+        ready = json_ready(value)
+        return json.dumps(ready, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Misfit(f"{_shown(value)} has no JSON: {error}") from error
 
 
 def column_of(values: list[Any], kind: Any, misfit: OnMisfit) -> Any:

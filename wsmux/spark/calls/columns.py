@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...rpc import RiverError
 from ..connection_settings import Link
 from ..ddl import Ddl
-from .arrow import Misfit, column_of, json_text, rows_of
+from .arrow import Misfit, column_of, json_texts, rows_of
 from .batches import TYPE, rows_message
 from .pipeline import Plan
 from .task_calls import Target, TaskCalls, of_nulls
@@ -164,12 +164,12 @@ class ColumnCalls:
         import pyarrow as pa
 
         values, kind = held.values, self.into_type or TEXT
-        if kind == TEXT:
-            values = [json_text(value) for value in values]
 
         def misfit(row: int, error: Misfit) -> None:
             held.errors[row] = RiverError(WRONG_TYPE, f"the result {error}")
 
+        if kind == TEXT:
+            values = json_texts(values, misfit)
         column = column_of(values, kind.arrow(), misfit)
         fields = [pa.field(self.into, column.type)]
         columns = [column]

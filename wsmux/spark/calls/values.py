@@ -7,13 +7,15 @@ it, and becomes ISO 8601 text in JSON. Other values are unchanged; the codec may
 
 from __future__ import annotations
 
+import math
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-__all__ = ["plain", "plain_all", "plainer"]
+__all__ = ["json_ready", "plain", "plain_all", "plainer"]
 
 _AS_IS = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -41,6 +43,18 @@ def plain_all(values: list[Any], make_plain: Callable[[Any], Any]) -> list[Any]:
 def _plain_json(value: Any) -> Any:
     """Return a value that JSON carries."""
     return value if type(value) in _AS_IS else _other(value, _plain_json)
+
+
+def json_ready(value: Any) -> Any:
+    """Return a value that JSON itself has, as Spark's ``to_json`` writes it.
+
+    Bytes become base64, NaN and infinities ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if type(value) in _AS_IS else _other(value, json_ready)
 
 
 def _other(value: Any, inner: Callable[[Any], Any]) -> Any:
