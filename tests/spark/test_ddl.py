@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.spark.ddl import parse
+from wsmux.spark.ddl import Ddl, ddl_of, parse
 
+from ..helpers.programs import package
 from ..helpers.tables import each_case
+
+# Names that Spark's DDL has only in backticks.
+ODD_NAMES = ["größe", "straße", "a b", "first-name", "2nd", "a`b", "a:b,c", "٣", "naïve", ""]
 
 
 @each_case
@@ -57,3 +61,29 @@ def test_types_are_read(text: str, read: str) -> None:
 def test_what_is_no_type_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a supported Spark type"):
         parse(text)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_field_of_any_name_is_written_so_that_it_can_be_read(name: str) -> None:
+    kind = Ddl("struct", (Ddl("bigint"), Ddl("string")), (name, "n"))
+    assert parse(str(kind)) == kind
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_type_of_pyspark_may_have_fields_of_any_name(name: str) -> None:
+    types = package("pyspark.sql.types", "spark")
+    inner = types.StructType([types.StructField(name, types.LongType())])
+    ddl = Ddl("struct", (Ddl("bigint"),), (name,))
+    assert ddl_of(inner) == ddl
+    assert ddl_of(types.ArrayType(inner)) == Ddl("array", (ddl,))
+    assert ddl_of(types.MapType(types.StringType(), inner)) == Ddl("map", (Ddl("string"), ddl))
+
+
+@pytest.mark.spark
+def test_a_type_of_pyspark_that_is_not_supported_is_refused() -> None:
+    types = package("pyspark.sql.types", "spark")
+    odd = types.ArrayType(types.StructType([types.StructField("a", types.NullType())]))
+    with pytest.raises(ValueError, match="is not a supported Spark type"):
+        ddl_of(odd)
+    assert str(ddl_of(types.DecimalType(12, 3))) == "decimal(12,3)"

@@ -7,7 +7,7 @@ names may be in backticks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 __all__ = ["Ddl", "ddl_of", "parse"]
@@ -39,7 +39,10 @@ SYNONYMS = {
 # Maximum nesting; no real schema is deeper.
 MOST_DEPTH = 50
 
-_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_0-9]+)|([<>(),:]))")
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|([A-Za-z_0-9]+)|([<>(),:]))")
+
+# Names that need no backticks.
+_BARE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
 class Ddl(NamedTuple):
@@ -55,8 +58,7 @@ class Ddl(NamedTuple):
         if self.name == "decimal":
             return f"decimal({self.digits[0]},{self.digits[1]})"
         if self.name == "struct":
-            pairs = zip(self.fields, self.inner, strict=True)
-            return f"struct<{','.join(f'{_quoted(name)}:{each}' for name, each in pairs)}>"
+            return _struct_text(zip(self.fields, map(str, self.inner), strict=True))
         return f"{self.name}<{','.join(map(str, self.inner))}>" if self.inner else self.name
 
     def arrow(self) -> Any:
@@ -96,7 +98,20 @@ def ddl_of(value: Any) -> Ddl:
             value = from_arrow_type(value)
         except Exception as error:
             raise ValueError(f"Spark has no type for {value!r}") from error
-    return parse(value.simpleString())
+    return parse(_written(value))
+
+
+def _written(kind: Any) -> str:
+    """Return the name of a type of pyspark, whose ``simpleString`` puts no backticks."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return _struct_text((field.name, _written(field.dataType)) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return f"array<{_written(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{_written(kind.keyType)},{_written(kind.valueType)}>"
+    return str(kind.simpleString())
 
 
 def parse(text: str) -> Ddl:
@@ -203,5 +218,9 @@ def _tokens(text: str) -> Iterator[str]:
         yield found[1] or found[2] or found[3]
 
 
+def _struct_text(fields: Iterable[tuple[str, str]]) -> str:
+    return f"struct<{','.join(f'{_quoted(name)}:{kind}' for name, kind in fields)}>"
+
+
 def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`"
+    return name if _BARE.fullmatch(name) else f"`{name.replace('`', '``')}`"

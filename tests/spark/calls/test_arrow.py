@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc import RpcServer, serve
-from wsmux.spark import SparkError, connection, rpc
+from wsmux.rpc import Context, RpcServer, Service, serve
+from wsmux.spark import SparkError, batched, connection, rpc
 from wsmux.spark.calls import arrow_batches
 from wsmux.spark.calls.arrow import Misfit, column_of, json_texts, rows_of
 from wsmux.spark.calls.values import plain
@@ -95,6 +95,35 @@ def test_a_procedure_that_tells_no_type_makes_strings(
     asked = call(server, name, "a", batch_rows=batch_rows, error_col="err")
     (found,) = asked(batches([1]))
     assert found.schema.field("out").type == pa.string()
+
+
+def test_a_type_that_is_not_known_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    service = Service("test")
+
+    @service.rpc()
+    def odd(ctx: Context, init: Any) -> Any:
+        return {"$values": init["$rows"], "$type": "number"}
+
+    with serve([service]) as server:
+        (found,) = call(server, "odd", "a")(batches([1]))
+    assert found.schema.field("out").type == pa.string()
+    text = "test.odd: results become strings, unless into_type= says what they are: "
+    assert f"{text}$type must tell a type of Spark's: 'number' is not" in caplog.text
+
+
+def test_a_struct_has_fields_of_any_name() -> None:
+    service = Service("test")
+    fields = {"straße": {"type": "string"}, "n": {"type": "integer"}}
+
+    @service.rpc(response={"type": "object", "properties": fields})
+    @batched
+    def place(ctx: Context, row: Any) -> Any:
+        return {"straße": row, "n": 1}
+
+    with serve([service]) as server:
+        (found,) = call(server, "place", "a")(batches(["x"]))
+    assert found.schema.field("out").type == pa.struct([("straße", pa.string()), ("n", pa.int64())])
+    assert column([found]) == [{"straße": "x", "n": 1}]
 
 
 # Errors that say what to do

@@ -115,6 +115,10 @@ def test_a_function_of_many_rows_tells_the_type_of_one(hint: Any, expected: str 
             {"type": "object", "properties": {"a": {"type": "integer"}, "b c": {"type": "string"}}},
             "struct<a:bigint,`b c`:string>",
         ),
+        (
+            {"type": "object", "properties": {"straße": {"type": "integer"}}},
+            "struct<`straße`:bigint>",
+        ),
         (True, None),
         (False, None),
         ({}, None),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from ...rpc import Completions, EncodeError, PendingCall, RiverError
+from ...runtime.logs import logger
 from ..connection_settings import TIMEOUT, UNAUTHORIZED, Link, Recipe
 from ..ddl import Ddl
 from ..errors import SparkError
 from .batches import (
     INVALID_REQUEST,
+    TYPE,
     UNCAUGHT_ERROR,
     Answers,
     NotAnswers,
@@ -33,6 +35,8 @@ ONE_BY_ONE = (
 # Codes of rows that a procedure would not take, or fails at.
 NOT_TAKEN = frozenset({INVALID_REQUEST, UNCAUGHT_ERROR})
 CANNOT_SEND, BAD_ANSWER, CLIENT_FAILED = "CANNOT_SEND", "BAD_ANSWER", "CLIENT_FAILED"
+
+_log = logger("wsmux.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,10 @@ class TaskCalls:
             raise self.error(error)
         try:
             return read_type(answer)
-        except NotAnswers:
+        except NotAnswers as wrong:
+            if isinstance(answer, Mapping) and TYPE in answer:
+                text = "%s: results become strings, unless into_type= says what they are: %s"
+                _log.warning(text, self._target, str(wrong))
             return None
 
     def error(self, error: Exception, **more: Any) -> SparkError:
