@@ -258,6 +258,10 @@ def test_values_that_do_not_fit_are_an_error_not_a_loss() -> None:
         ([20, 1], 8, [8, 8, 4, 1]),
         ([1, 50_000, 1, 1], None, [50_001, 2]),
         ([50_000, 50_000], None, [50_000, 50_000]),
+        ([0], None, []),
+        ([0, 0], None, []),
+        ([0, 0, 3, 0, 4, 0], None, [7]),
+        ([0, 50_000, 0, 0, 1], 50_000, [50_000, 1]),
     ],
 )
 def test_batches_are_regrouped(counts: list[int], most: int | None, expected: list[int]) -> None:

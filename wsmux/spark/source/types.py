@@ -104,10 +104,13 @@ def regrouped(batches: Iterable[Any], most_rows: int | None) -> Iterator[Any]:
     """Yield the rows of record batches in batches of a suitable size.
 
     Small batches are joined, those with too many rows are split, others are passed on uncopied.
+    Batches without rows are left out.
     """
     gathered: list[Any] = []
     rows = size = 0
     for batch in batches:
+        if not batch.num_rows:
+            continue
         if gathered and _full(rows + batch.num_rows, size, most_rows):
             yield _joined(gathered)
             gathered, rows, size = [], 0, 0
