@@ -42,7 +42,7 @@ from ..runtime.backoff import Backoff
 from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, wrong_url
 from .errors import SparkError, hide, place, shown_url
-from .protocol import MAX_HEADER, encode_line, parse_line, read_line
+from .protocol import MAX_HEADER, encode_line, is_busy, parse_line, read_line
 from .retries import Retries
 
 __all__ = ["Link", "Recipe", "connection", "retry_waits"]
@@ -152,6 +152,8 @@ class Link:
 
     def failure(self, error: Exception, what: str) -> SparkError:
         """Return the exception for an error of a connection or a stream."""
+        if isinstance(error, RiverError):
+            return self.error(error.code, error.message, what)
         if _is_unwelcome(error):
             return self.error(UNAUTHORIZED, str(error), what)
         if isinstance(error, TimeoutError):
@@ -272,7 +274,8 @@ class Link:
             return stream, reply
         stream.reset()
         code, message = str(reply.get("code", "REFUSED")), str(reply.get("message", "no reason"))
-        raise self.error(code, message, what)
+        refused = RiverError(code, message)
+        raise refused if is_busy(refused) else self.failure(refused, what)
 
     def _again(self, what: str, action: Callable[[], T]) -> T:
         """Retry an action until it succeeds, fails permanently, or retries are used up."""
@@ -418,8 +421,8 @@ def connection(
         connect_timeout: seconds that a call or a stream waits for a connection, at each of its
             attempts: with ``retries=3``, a server may be away for four times as long.
         call_timeout: seconds per call, unless it has its own timeout.
-        retries: repetitions after a transient error: a lost connection, a refused stream or a
-            timeout.
+        retries: repetitions after a transient error: a lost connection, a refused stream, a
+            timeout, or BUSY of the data server.
         retry_backoff: seconds before the first repetition, doubled for each further one up to 30 s,
             and between attempts to connect a stream, there up to 2 s. Up to half of it is left out
             at random, so that the tasks of a job do not retry all at once.

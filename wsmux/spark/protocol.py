@@ -68,6 +68,7 @@ __all__ = [
     "check_name",
     "encode_line",
     "ingest_message",
+    "is_busy",
     "is_name",
     "parse_line",
     "raise_refusal",
@@ -161,6 +162,14 @@ def ingest_message(kind: Ingest, number: int, body: Any = b"") -> bytes:
 def refusal(code: Code, message: str) -> RiverError:
     """Return the error for a code, for streams and calls."""
     return RiverError(code.value, message)
+
+
+def is_busy(error: Exception) -> bool:
+    """Return whether a store has done nothing, as others changed the same, and may be asked again.
+
+    Procedures that are not the data server's may mean anything by BUSY.
+    """
+    return isinstance(error, RiverError) and error.code == Code.BUSY
 
 
 def is_name(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -188,6 +188,71 @@ def test_a_part_that_is_refused_on_the_way_says_why() -> None:
             task_writer.stage(quick(server.url), begun(server.url), SCHEMA, iter(BATCHES))
         assert (caught.value.code, caught.value.what) == ("TOO_LARGE", "stream write")
         assert "send smaller batches" in caught.value.message
+
+
+def busy(times: int) -> Callable[[], None]:
+    """Return what raises BUSY so many times, and nothing later."""
+    left = [RiverError("BUSY", "others were at it: nothing was changed")] * times
+
+    def raise_busy() -> None:
+        if left:
+            raise left.pop()
+
+    return raise_busy
+
+
+def test_a_commit_that_others_hold_up_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as (server, store):
+        header = begun(server.url)
+        receipt = task_writer.stage(quick(server.url), header, SCHEMA, iter(BATCHES[:1]))
+        assert receipt is not None
+        held_up, commit = busy(2), store.commit
+
+        def commit_later(*arguments: Any) -> Any:
+            held_up()
+            return commit(*arguments)
+
+        monkeypatch.setattr(store, "commit", commit_later)
+        init = {"txn": header["txn"], "receipts": [receipt.to_json()]}
+        with pytest.raises(SparkError) as caught:
+            ask_once(quick(server.url, retries=0), "dataset", "commit", **init)
+        assert caught.value.code == "BUSY"
+        ask_once(quick(server.url, retries=1), "dataset", "commit", **init)
+        assert ids(read_batches(quick(server.url), header_of(server.url), SCHEMA)) == list(
+            range(EACH)
+        )
+
+
+def test_a_part_that_others_hold_up_is_sent_again() -> None:
+    with served() as (server, store):
+        header = begun(server.url)
+        store.on_finish = busy(2)
+        with pytest.raises(SparkError) as caught:
+            task_writer.stage(quick(server.url, retries=0), header, SCHEMA, iter(BATCHES))
+        assert (caught.value.code, caught.value.what) == ("BUSY", "stream write")
+        receipt = task_writer.stage(quick(server.url, retries=1), header, SCHEMA, iter(BATCHES))
+        committed(server.url, header, receipt)
+        assert ids(read_batches(quick(server.url), header_of(server.url), SCHEMA)) == list(
+            range(COUNT)
+        )
+
+
+def test_a_read_that_others_hold_up_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as (server, store):
+        filled(server.url, "d", BATCHES)
+        header = header_of(server.url)
+        held_up, read = busy(2), store.read
+
+        def read_later(*arguments: Any) -> Any:
+            held_up()
+            return read(*arguments)
+
+        monkeypatch.setattr(store, "read", read_later)
+        with pytest.raises(SparkError) as caught:
+            list(read_batches(quick(server.url, retries=0), header, SCHEMA))
+        assert (caught.value.code, caught.value.what) == ("BUSY", "stream read")
+        found = read_batches(quick(server.url, retries=1), header, SCHEMA)
+        assert ids(found) == list(range(COUNT))
 
 
 def test_a_part_of_nothing_needs_no_stream() -> None:

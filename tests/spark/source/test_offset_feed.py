@@ -18,7 +18,7 @@ from ...helpers.spark.clients import WAIT
 from ...helpers.timeouts import CONNECTS
 from ...helpers.waiting import wait_for
 
-NO_TOPIC = rpc.ErrorSchema("NO_TOPIC")
+ERRORS = [rpc.ErrorSchema(code) for code in ("NO_TOPIC", "BUSY", "STORE_FAILED", "CORRUPT")]
 
 
 class Topics:
@@ -30,11 +30,12 @@ class Topics:
         self.asked = 0
         self.ended = 0
         self.port = 0
+        self.failures: list[str] = []  # what the store says, each once
         self.start()
 
     def start(self) -> None:
         service = rpc.Service("topic")
-        service.subscription(errors=[NO_TOPIC])(self.heads)
+        service.subscription(errors=ERRORS)(self.heads)
         self._server = rpc.serve([service], port=self.port)
         self.port = self._server.port
 
@@ -46,7 +47,9 @@ class Topics:
         seen = -1
         while not ctx.ended.is_set():
             with self.changed:
-                self.changed.wait_for(lambda seen=seen: self.latest != seen, 0.05)
+                self.changed.wait_for(lambda seen=seen: self.failures or self.latest != seen, 0.05)
+                if self.failures:
+                    raise rpc.RiverError(self.failures.pop(), "the store cannot be asked")
                 if self.latest == seen:
                     continue
                 seen = self.latest
@@ -58,6 +61,11 @@ class Topics:
     def add(self, count: int) -> None:
         with self.changed:
             self.latest += count
+            self.changed.notify_all()
+
+    def fail(self, *codes: str) -> None:
+        with self.changed:
+            self.failures += codes
             self.changed.notify_all()
 
     def stop(self) -> None:
@@ -142,6 +150,51 @@ def test_a_refusal_is_an_error_at_once(topics: Topics) -> None:
         with pytest.raises(SparkError, match=r"^\[NO_TOPIC\] topic.heads: there is no such topic"):
             feed.latest()
     wait_for(lambda: not feeds())
+    feed.close()
+
+
+@pytest.mark.parametrize("code", ["BUSY", "STORE_FAILED"])
+def test_a_store_that_is_away_for_a_time_is_borne(topics: Topics, code: str) -> None:
+    topics.fail(code)
+    feed = OffsetFeed(quick(topics.url), "t")
+    assert feed.latest() == heads(0)
+    topics.fail(code, code)
+    wait_for(lambda: topics.asked >= 4)
+    assert feed.latest() == heads(0)
+    topics.add(3)
+    wait_for(lambda: feed.latest() == heads(3))
+    feed.close()
+
+
+def test_a_store_that_stays_away_is_an_error_until_it_is_there(topics: Topics) -> None:
+    feed = OffsetFeed(quick(topics.url, call_timeout=0.5), "t")
+    assert feed.latest() == heads(0)
+    topics.fail(*["STORE_FAILED"] * 10_000)
+    text = r"^\[STORE_FAILED\] topic.heads: the store cannot be asked"
+
+    def failed() -> str:
+        try:
+            feed.latest()
+        except SparkError as error:
+            return str(error)
+        return ""
+
+    wait_for(failed)
+    with pytest.raises(SparkError, match=text):
+        feed.latest()
+    with topics.changed:
+        topics.failures.clear()
+    wait_for(lambda: not failed())
+    feed.close()
+
+
+def test_a_damaged_store_is_an_error_at_once(topics: Topics) -> None:
+    feed = OffsetFeed(quick(topics.url), "t")
+    assert feed.latest() == heads(0)
+    topics.fail("CORRUPT")
+    wait_for(lambda: not feeds())
+    with pytest.raises(SparkError, match=r"^\[CORRUPT\] topic.heads: the store cannot be asked"):
+        feed.latest()
     feed.close()
 
 

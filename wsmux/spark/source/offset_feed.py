@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 
 from ...exceptions import WsmuxError
-from ...rpc import Subscription
+from ...rpc import RiverError, Subscription
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Condition, OneShotEvent
@@ -18,13 +18,16 @@ from ...runtime.threads import daemon_thread
 from ..calls.task_calls import Target, failure, passes
 from ..connection_settings import NO_CONNECTION, Link, Recipe, retry_waits
 from ..errors import SparkError
-from ..protocol import TOPIC_SERVICE
+from ..protocol import TOPIC_SERVICE, Code
 from ..store.base import Heads
 
 __all__ = ["OffsetFeed"]
 
 # Seconds between checks whether the feed was dropped.
 SLICE = 0.5
+
+# What the server says when its store cannot be asked for a time: others change it, or it is away.
+STORE_AWAY = frozenset({Code.BUSY, Code.STORE_FAILED})
 
 _log = logger("wsmux.spark")
 
@@ -35,8 +38,9 @@ class OffsetFeed:
     Every method may be called from any thread.
 
     Args:
-        recipe: the connection settings. While the server is unreachable, the last offsets are
-            returned for ``call_timeout`` seconds, then errors, until it is reachable again.
+        recipe: the connection settings. While the server is unreachable, or says BUSY or
+            STORE_FAILED, the last offsets are returned for ``call_timeout`` seconds, then errors,
+            until it answers again.
         topic: the name of the topic.
     """
 
@@ -57,8 +61,8 @@ class OffsetFeed:
         """Return the latest offsets; blocks only until the first ones have arrived.
 
         Raises:
-            SparkError: the server refused, with its code (NO_TOPIC) or UNAUTHORIZED; or it is
-                unreachable (NO_CONNECTION).
+            SparkError: the server refused, with its code (NO_TOPIC) or UNAUTHORIZED; or for
+                ``call_timeout`` it is unreachable (NO_CONNECTION), or its store is (STORE_FAILED).
             ValueError: the feed is closed.
         """
         feed = self._feed
@@ -96,6 +100,7 @@ class _Feed:
         self._changed = Condition()
         self._patience = Deadline(recipe.call_timeout)
         self._failure: SparkError | None = None
+        self._away: RiverError | None = None  # what the store said, if that is why it is not calm
         self._pausing = OneShotEvent()
         self._subscription: Subscription[dict[str, list[int]]] | None = None
 
@@ -138,16 +143,18 @@ class _Feed:
 
     def _lost(self, error: Exception) -> bool:
         """Record the end of a subscription; return whether another one may succeed."""
-        if not isinstance(error, EOFError) and not passes(self.link, error):
+        away = error if isinstance(error, RiverError) and error.code in STORE_AWAY else None
+        if away is None and not isinstance(error, EOFError) and not passes(self.link, error):
             self._fail(failure(self.link, self._target, error))
             return False
         _log.info("the feed of topic %s is interrupted: %s", self._topic, error)
         with self._changed:
             if self.calm and self.heads is not None:
                 # The session has already waited this long for a connection.
-                left = self.recipe.call_timeout - self.recipe.connect_timeout
-                self._patience = Deadline(max(0.0, left))
+                waited = self.recipe.connect_timeout if away is None else 0.0
+                self._patience = Deadline(max(0.0, self.recipe.call_timeout - waited))
             self.calm = False
+            self._away = away
         return True
 
     def _fail(self, failed: SparkError) -> None:
@@ -173,6 +180,8 @@ class _Feed:
                 self._changed.wait(self._patience.remaining())
 
     def _gone(self) -> SparkError:
+        if self._away is not None:
+            return failure(self.link, self._target, self._away)
         text = f"the server was unreachable for {self.recipe.call_timeout:g} s"
         return self.link.error(NO_CONNECTION, text, str(self._target))
 

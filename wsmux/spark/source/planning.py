@@ -10,7 +10,7 @@ from ...rpc import RiverError
 from ..calls.task_calls import Target, failure, passes
 from ..connection_settings import Link, Recipe
 from ..errors import SparkError, place
-from ..protocol import TOPIC_SERVICE
+from ..protocol import TOPIC_SERVICE, is_busy
 from ..retries import Retries
 from ..store.metadata import with_metadata
 from ..store.schemas import schema_of
@@ -20,7 +20,7 @@ __all__ = ["ask", "ask_once", "offsets_at", "planning", "refused", "told_schema"
 
 
 def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, Any]:
-    """Call an idempotent procedure, retrying after transient errors.
+    """Call an idempotent procedure of a store, retrying after transient errors and BUSY.
 
     Blocks for up to ``call_timeout`` of the recipe per attempt.
 
@@ -32,7 +32,7 @@ def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, A
     answer = Retries(recipe.retries, recipe.retry_backoff).call(
         lambda: link.client().rpc(service, procedure, init, recipe.call_timeout),
         lambda error: failure(link, target, error),
-        lambda error: passes(link, error),
+        lambda error: is_busy(error) or passes(link, error),
     )
     if not isinstance(answer, dict):
         text = f"expected an object as answer, got {type(answer).__name__}"

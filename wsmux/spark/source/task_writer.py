@@ -13,7 +13,7 @@ from ...mux.stream import Stream
 from ...rpc import RiverError
 from ..connection_settings import Link, Recipe
 from ..errors import SparkError
-from ..protocol import WRITE, Receipt, parse_line
+from ..protocol import WRITE, Receipt, is_busy, parse_line
 from ..retries import Retries, from_source
 from ..server.arrow_stream import Limits, send
 from .types import fit, regrouped
@@ -44,8 +44,8 @@ def stage(
 ) -> Receipt | None:
     """Send the rows of a partition; return the receipt, ``None`` if there are no rows.
 
-    After a lost connection, a partition of up to 64 MiB is sent again from the start; a larger one
-    fails, since Spark does not supply rows twice.
+    After a lost connection or BUSY, a partition of up to 64 MiB is sent again from the start; a
+    larger one fails, since Spark does not supply rows twice.
 
     Args:
         recipe: the connection settings; tasks of this process share the connection.
@@ -69,6 +69,8 @@ def stage(
             try:
                 return _sent(stream, schema, held)
             except RiverError as error:
+                if is_busy(error):
+                    raise  # it is sent again
                 raise link.error(error.code, error.message, _WHAT) from None
 
     def failure(error: Exception) -> SparkError:
