@@ -179,6 +179,52 @@ def test_a_database_that_cannot_be_opened_says_what_to_do(directory: Path) -> No
     assert caught.value.code == "STORE_FAILED"
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("SQLITE_CORRUPT", "CORRUPT"),
+        ("SQLITE_CORRUPT_INDEX", "CORRUPT"),
+        ("SQLITE_NOTADB", "CORRUPT"),
+        ("SQLITE_FORMAT", "CORRUPT"),
+        ("SQLITE_BUSY_SNAPSHOT", "BUSY"),
+        ("SQLITE_LOCKED", "BUSY"),
+        ("SQLITE_PROTOCOL", "BUSY"),
+        ("SQLITE_FULL", "STORE_FAILED"),
+        ("SQLITE_IOERR_READ", "STORE_FAILED"),
+        ("SQLITE_NOLFS", "STORE_FAILED"),
+        ("SQLITE_AUTH", "STORE_FAILED"),
+        ("SQLITE_ERROR", "STORE_FAILED"),
+        ("SQLITE_CONSTRAINT_UNIQUE", "STORE_FAILED"),
+        ("SQLITE_MISUSE", "STORE_FAILED"),
+    ],
+)
+def test_nothing_is_called_damaged_that_sqlite_does_not(
+    directory: Path, name: str, code: str
+) -> None:
+    """The advice for a damaged database is a copy of it, which loses what was committed since."""
+    error = sqlite3.OperationalError("odd")
+    error.sqlite_errorcode, error.sqlite_errorname = getattr(sqlite3, name), name
+    with pytest.raises(RiverError) as caught, database_of(topics(directory)).read():
+        raise error
+    assert caught.value.code == code
+    assert ("put a copy of it in its place" in caught.value.message) == (code == "CORRUPT")
+
+
+def test_a_database_without_a_table_is_to_be_left_in_its_place(directory: Path) -> None:
+    run(directory / "topics.sqlite", "DROP TABLE segments")
+    with pytest.raises(RiverError, match=r"no such table.*leave it in its place$") as caught:
+        held(topics(directory), "d")
+    assert caught.value.code == "STORE_FAILED"
+
+
+def test_a_misused_connection_is_no_damage(directory: Path) -> None:
+    words = "ProgrammingError.*leave it in its place$"
+    database = database_of(topics(directory))
+    with pytest.raises(RiverError, match=words) as caught, database.read() as connection:
+        connection.execute("SELECT ?")
+    assert caught.value.code == "STORE_FAILED"
+
+
 def test_a_disk_that_can_only_be_read_is_named(small_disk: Path) -> None:
     store = topics(small_disk / "store")
     store.create("d", SCHEMA)

@@ -93,7 +93,11 @@ LOG_BYTES = 32 * 1024
 # Seconds between two attempts at a lock that SQLite does not wait for itself: at first, at most.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.02
 
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+# PROTOCOL is that of the locks: many processes that open the log at once, or a file system that
+# locks badly.
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+# Only what SQLite itself calls damaged: whoever puts a copy in its place loses what came later.
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_NOTADB}
 _REFUSED = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
@@ -251,11 +255,16 @@ class Database:
         code = _code(error)
         if code in _BUSY:
             return self._busy("another process")
+        if code in _DAMAGED:
+            text = f"{self._shown} is damaged: {error}: put a copy of it in its place"
+            return refusal(Code.CORRUPT, text)
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        text = f"{self._shown} cannot be used: {error} ({name})"
         if code in _REFUSED:
-            text = f"{self._shown} cannot be used: {error}: see that its folder can be written to,"
-            return refusal(Code.STORE_FAILED, f"{text} and that there is room on its disk")
-        text = f"{self._shown} is damaged: {error}: put a copy of it in its place"
-        return refusal(Code.CORRUPT, text)
+            text = f"{text}: see that its folder can be written to, and that there is room on its"
+            return refusal(Code.STORE_FAILED, f"{text} disk")
+        text = f"{text}: SQLite does not call it damaged, so leave it in its place"
+        return refusal(Code.STORE_FAILED, text)
 
     def _busy(self, holder: str) -> RiverError:
         text = f"{self._shown} was held by {holder} for {self._timeout:g} s: nothing was changed,"
