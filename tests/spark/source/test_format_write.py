@@ -204,17 +204,15 @@ def test_a_commit_that_fails_is_aborted(spark: Any) -> None:
         found = failure(lambda: save(frame_of(spark, 0, 3), server.url))
         assert (found.code, found.what) == ("STORE_FAILED", "dataset.commit")
         assert found.message == "no space left on device"
-        assert [committed for _, committed in store.aborted] == [False]
+        assert [committed for _, committed in store.aborted] == [False, False]  # ours, and Spark's
         with pytest.raises(RiverError, match="NO_DATASET"):
             store.describe("d")
 
 
-def test_an_abort_never_undoes_a_commit(spark: Any) -> None:
-    """The answer of a commit that counted is lost, so that Spark takes it for a failure."""
+def test_a_commit_that_was_made_is_no_failure_whatever_was_answered(spark: Any) -> None:
     with served() as (server, store):
         store.commit_error, store.too_late = RiverError("STORE_FAILED", "the disk is slow"), True
-        found = failure(lambda: save(frame_of(spark, 0, 3), server.url))
-        assert found.code == "STORE_FAILED"
+        save(frame_of(spark, 0, 3), server.url)
         assert [committed for _, committed in store.aborted] == [True]
         assert kept(store) == [0, 1, 2]
 

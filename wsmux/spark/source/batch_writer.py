@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from ..protocol import DATASET_SERVICE, TOPIC_SERVICE, Receipt
 from ..store.schemas import schema_bytes
 from .options import Options, bad_option
-from .planning import ask_once, planning
+from .planning import ask_once, commit_once, planning
 from .task_writer import stage
 from .types import arrow_schema
 
@@ -92,18 +92,18 @@ class BatchWriter(DataSourceArrowWriter):
         return Written(receipt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make all rows visible at once; idempotent.
+        """Make all rows visible at once; idempotent. See ``commit_once``.
 
         Raises:
             SparkError: with the server's code.
         """
         if not self._done:
             receipts = [
-                message.receipt.to_json()
+                message.receipt
                 for message in messages
                 if isinstance(message, Written) and message.receipt is not None
             ]
-            self._ask("commit", receipts=receipts)
+            commit_once(self._recipe, self._service, self._txn, receipts)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discard all staged parts, including those of lost attempts; does not undo a commit.
@@ -112,7 +112,4 @@ class BatchWriter(DataSourceArrowWriter):
             SparkError: with the server's code; staged parts then expire with their time to live.
         """
         if not self._done:
-            self._ask("abort")
-
-    def _ask(self, procedure: str, **init: Any) -> None:
-        ask_once(self._recipe, self._service, procedure, txn=self._txn, **init)
+            ask_once(self._recipe, self._service, "abort", txn=self._txn)

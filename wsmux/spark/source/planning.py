@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ...rpc import RiverError
+from ...runtime.logs import logger
 from ..calls.task_calls import Target, failure, passes
 from ..connection_settings import Link, Recipe
 from ..errors import SparkError, place
-from ..protocol import TOPIC_SERVICE, is_busy
+from ..protocol import TOPIC_SERVICE, Receipt, is_busy
 from ..retries import Retries
 from ..store.metadata import with_metadata
 from ..store.schemas import schema_of
 from .options import Options
 
-__all__ = ["ask", "ask_once", "offsets_at", "planning", "refused", "told_schema"]
+__all__ = [
+    "ask",
+    "ask_once",
+    "commit_once",
+    "offsets_at",
+    "planning",
+    "refused",
+    "told_schema",
+]
+
+_log = logger("wsmux.spark")
 
 
 def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, Any]:
@@ -44,6 +55,36 @@ def ask_once(recipe: Recipe, service: str, procedure: str, /, **init: Any) -> di
     """Call a procedure as ``ask`` does, on a connection of its own."""
     with recipe.once() as link:
         return ask(link, service, procedure, **init)
+
+
+def commit_once(recipe: Recipe, service: str, txn: str, receipts: Sequence[Receipt]) -> None:
+    """Commit staged parts, on a connection of its own.
+
+    The answer of a commit that was made may be lost, and an error be all that is heard of it. The
+    server is asked to abort then: it tells whether the commit was made, and if not, it never is.
+
+    Raises:
+        SparkError: nothing was written, unless the message says that this is not known.
+    """
+    try:
+        ask_once(recipe, service, "commit", txn=txn, receipts=[each.to_json() for each in receipts])
+    except SparkError as error:
+        if not _is_made(recipe, service, txn, error):
+            raise
+        _log.info("%s was committed, though all that was heard of it is: %s", txn, error)
+
+
+def _is_made(recipe: Recipe, service: str, txn: str, error: SparkError) -> bool:
+    """Return whether a commit was made whose answer is an error."""
+    try:
+        return ask_once(recipe, service, "abort", txn=txn).get("committed") is True
+    except SparkError as failed:
+        text = (
+            f"{error.message}; whether the rows were written is not known ({failed.code}): look "
+            "for them before you write them again; with txnAppId and txnVersion a rerun of a job "
+            "writes them once"
+        )
+        raise SparkError(error.code, text, error.what, error.place) from None
 
 
 def offsets_at(options: Options, timestamp: int) -> list[int | None]:

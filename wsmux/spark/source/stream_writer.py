@@ -20,7 +20,7 @@ from ..errors import SparkError
 from ..protocol import TOPIC_SERVICE, Receipt
 from ..store.schemas import schema_bytes
 from .options import Options, bad_option
-from .planning import ask, ask_once, planning
+from .planning import ask, ask_once, commit_once, planning
 from .task_writer import stage
 from .types import arrow_schema
 
@@ -97,7 +97,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return StagedPart(begun["txn"], False, receipt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Make a batch visible at once; idempotent.
+        """Make a batch visible at once; idempotent. See ``commit_once``.
 
         Raises:
             SparkError: with the server's code.
@@ -105,8 +105,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         parts = _parts(messages)
         # If one task found the batch committed, it is, whatever others have staged since.
         if parts and not any(part.done for part in parts):
-            receipts = [part.receipt.to_json() for part in parts if part.receipt is not None]
-            self._ask("commit", parts[0].txn, receipts=receipts)
+            receipts = [part.receipt for part in parts if part.receipt is not None]
+            commit_once(self._recipe, TOPIC_SERVICE, parts[0].txn, receipts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Discard the staged parts of a batch; does not undo a commit.
@@ -119,10 +119,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """
         parts = _parts(messages)
         if parts and not any(part.done for part in parts):
-            self._ask("abort", parts[0].txn)
-
-    def _ask(self, procedure: str, txn: str, **init: Any) -> None:
-        ask_once(self._recipe, TOPIC_SERVICE, procedure, txn=txn, **init)
+            ask_once(self._recipe, TOPIC_SERVICE, "abort", txn=parts[0].txn)
 
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
