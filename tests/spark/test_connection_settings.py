@@ -9,15 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.spark import Link, Recipe, SparkError, connection, error_from
+from wsmux.spark import Link, Recipe, SparkError, connection, connection_settings, error_from
 from wsmux.spark import rpc as spark_rpc
-from wsmux.spark.connection_settings import _links, retry_waits
+from wsmux.spark.connection_settings import MOST_UNUSED, _links, retry_waits
 from wsmux.testing import FaultProxy
 
 from ..helpers.raw_peer import in_thread
@@ -31,6 +32,10 @@ MIB = 1 << 20
 
 
 def made_token() -> str:
+    return TOKEN
+
+
+def other_token() -> str:
     return TOKEN
 
 
@@ -68,10 +73,28 @@ def test_equal_arguments_make_equal_recipes() -> None:
     assert connection("ws://h/") != "ws://h/"
 
 
-def test_a_recipe_with_a_function_is_equal_to_its_copies_alone() -> None:
+def test_functions_of_modules_make_equal_recipes() -> None:
     recipe = connection("ws://h/", token=made_token)
-    assert copy_of(copy_of(recipe)) == recipe
-    assert connection("ws://h/", token=made_token) != recipe
+    assert copy_of(copy_of(recipe)) == connection("ws://h/", token=made_token) == recipe
+    assert connection("ws://h/", metadata=made_token) != recipe
+    assert connection("ws://h/", token=other_token) != recipe
+
+
+def test_other_functions_make_recipes_that_are_equal_to_their_copies_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the same name there may be another one, with other values in it."""
+
+    def inner() -> str:
+        return TOKEN
+
+    monkeypatch.setattr(made_token, "__module__", "__main__")
+    functions: tuple[Any, ...] = (inner, lambda: TOKEN, TOKEN.lower, partial(str, TOKEN))
+    for function in (*functions, made_token):
+        recipe = connection("ws://h/", token=function)
+        assert connection("ws://h/", token=function) != recipe
+    bound = connection("ws://h/", token=TOKEN.lower)
+    assert copy_of(copy_of(bound)) == bound
 
 
 @pytest.mark.parametrize("token", [TOKEN, made_token])
@@ -138,6 +161,72 @@ def test_a_closed_client_is_replaced(server: rpc.RpcServer) -> None:
     recipe = connection(server.url)
     recipe.client().close()
     assert recipe.client().rpc("test", "same", 1, WAIT) == 1
+
+
+def connected(server: rpc.RpcServer) -> int:
+    """Return how many clients have a connection."""
+    return sum(session.connected for session in server.list_sessions())
+
+
+def test_clients_of_settings_that_differ_each_time_do_not_add_up(server: rpc.RpcServer) -> None:
+    """As of settings that each task makes with a function of its own."""
+    for number in range(40):
+        recipe = connection(server.url, metadata=lambda: None)
+        assert recipe.client().rpc("test", "same", number, WAIT) == number
+    wait_for(lambda: connected(server) <= MOST_UNUSED + 1)
+    assert recipe.client().rpc("test", "same", 1, WAIT) == 1
+
+
+def test_connections_for_streams_do_not_add_up_either(streams: wsmux.Server) -> None:
+    for number in range(40):
+        with connection(streams.url, token=f"token-{number}").open_stream("tail") as stream:
+            assert stream.read()
+    wait_for(lambda: len(streams.connections) <= MOST_UNUSED + 1)
+
+
+def test_what_was_left_long_ago_is_closed_by_the_next_one(
+    server: rpc.RpcServer, monkeypatch: pytest.MonkeyPatch, links: dict[Any, Any]
+) -> None:
+    clients = [connection(server.url, retries=number).client() for number in range(3)]
+    monkeypatch.setattr(connection_settings, "UNUSED_FOR", 0.0)
+    last = connection(server.url).client()
+    wait_for(lambda: all(client.closed for client in clients))
+    assert not last.closed
+    assert len(links) == 1
+
+
+def test_what_is_in_use_is_left_open(
+    server: rpc.RpcServer, streams: wsmux.Server, links: dict[Any, Any]
+) -> None:
+    stream = connection(streams.url).open_stream("tail")
+    client = connection(server.url).client()
+    kept = connection(server.url, retries=1).link()
+    others = [connection(url, token="a").link() for url in (server.url, streams.url)]
+    with kept.in_use():
+        idle = kept.client()
+        call = client.submit("test", "slow", 1, WAIT)
+        for number in range(2 * MOST_UNUSED):
+            connection(server.url, token=f"b{number}").client()
+            connection(streams.url, token=f"b{number}").streams()
+        wait_for(lambda: not any(each in links.values() for each in others))
+        assert not idle.closed
+        assert not client.closed
+        assert not call.done()
+        assert stream.read(1)
+    client.close()
+
+
+def test_a_link_that_was_closed_and_is_still_held_opens_again(
+    server: rpc.RpcServer, monkeypatch: pytest.MonkeyPatch, links: dict[Any, Any]
+) -> None:
+    monkeypatch.setattr(connection_settings, "UNUSED_FOR", 0.0)
+    recipe = connection(server.url)
+    link = recipe.link()
+    before = link.client()
+    connection(server.url, retries=1).client()
+    wait_for(lambda: before.closed)
+    assert link.client().rpc("test", "same", 1, WAIT) == 1
+    assert recipe.link() is link
 
 
 def test_a_link_for_once_is_not_kept(server: rpc.RpcServer, links: dict[Any, Any]) -> None:

@@ -6,7 +6,8 @@ processes, so a cluster has one socket per worker, not per task. River calls, by
 streams, by ``streams()`` and ``open_stream()``, have a socket each, opened on first use.
 
 A forked child starts without links. Nothing is closed when a process ends: Spark kills its workers,
-and the server sees the connection end.
+and the server sees the connection end. Before that, a link that opens a connection has those closed
+which nobody uses, so that settings that differ from task to task leave no sockets behind.
 
 A process that only plans, such as one in which Spark asks a data source for its schema, should keep
 no connection: ``with recipe.once() as link`` closes what it opened.
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
@@ -30,17 +32,19 @@ from uuid import uuid4
 
 from ..client import connect as connect_mux
 from ..config import Config, Resume
-from ..exceptions import HandshakeError, WsmuxError
+from ..exceptions import HandshakeError, NoThreadError, WsmuxError
 from ..handshake.headers import header_lines
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..rpc import Client, Options, RiverError
 from ..rpc import connect as connect_rpc
-from ..runtime import fork
+from ..runtime import clock, fork
 from ..runtime.arguments import check_seconds
 from ..runtime.backoff import Backoff
 from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, wrong_url
+from ..runtime.logs import logger
+from ..runtime.threads import daemon_thread, start_thread
 from .errors import SparkError, hide, place, shown_url
 from .protocol import MAX_HEADER, encode_line, is_busy, parse_line, read_line
 from .retries import Retries
@@ -57,6 +61,10 @@ LONGEST_GRACE = 60.0
 # The fraction (1/n) of ``connect_timeout`` that such a wait may take.
 WAITS = 4
 
+# Links without a call or a stream that stay open for the next tasks, and seconds for which they do.
+MOST_UNUSED = 8
+UNUSED_FOR = 60.0
+
 # HTTP statuses for refused credentials; retrying is useless.
 UNWELCOME = frozenset({401, 403})
 
@@ -64,17 +72,33 @@ NO_CONNECTION, TIMEOUT, UNAUTHORIZED = "NO_CONNECTION", "TIMEOUT", "UNAUTHORIZED
 
 T = TypeVar("T")
 
+_log = logger("wsmux.spark")
+
 
 class Link:
     """Hold this process's connections for one recipe.
 
+    Args:
+        pause: sleeps.
+        opened: called with the link behind each new client and connection.
+
     Attributes:
         recipe: the connection settings.
+        used: when a client, a connection or a stream was last asked for, by ``clock.monotonic``.
     """
 
-    def __init__(self, recipe: Recipe, pause: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        pause: Callable[[float], object] = time.sleep,
+        opened: Callable[[Link], object] | None = None,
+    ) -> None:
         self.recipe = recipe
+        self.used = clock.monotonic()
         self._pause = pause
+        self._opened_one = opened
+        self._users = 0
+        self._counting = threading.Lock()  # of users; the other one is held while it connects
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._streams: Connection | None = None
@@ -87,12 +111,17 @@ class Link:
     def client(self) -> Client:
         """Return the River client, which connects with its first call and reconnects when lost.
 
-        It is shared: do not close it.
+        It is shared: do not close it, and ask for it again instead of keeping it: one without calls
+        may be closed when other settings need a connection.
         """
         with self._lock:
-            if self._client is None or self._client.closed:
-                self._client = self._new_client()
-            return self._client
+            self.used = clock.monotonic()
+            client = self._client
+            if client is not None and not client.closed:
+                return client
+            client = self._client = self._new_client()
+        self._tell_opened()
+        return client
 
     def streams(self) -> Connection:
         """Return the connection for streams, opened again if it was lost; blocks while it connects.
@@ -140,6 +169,33 @@ class Link:
             client.close()
         if streams is not None:
             streams.close(timeout=self.recipe.connect_timeout)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the connections open within the block, whether it has calls or streams or not."""
+        with self._counting:
+            self._users += 1
+        try:
+            yield
+        finally:
+            self.used = clock.monotonic()
+            with self._counting:
+                self._users -= 1
+
+    def is_unused(self) -> bool:
+        """Return whether there is no block of ``in_use``, no call and no stream. Never blocks."""
+        if not self._lock.acquire(blocking=False):
+            return False  # a thread connects
+        try:
+            session = None if self._client is None else self._client.session
+            streams = 0 if self._streams is None else self._streams.stats().streams
+            return not (self._users or streams or (session is not None and session.calls))
+        finally:
+            self._lock.release()
+
+    def _tell_opened(self) -> None:
+        if self._opened_one is not None:
+            self._opened_one(self)
 
     def error(
         self, code: str, message: str, what: str, inflight: int | None = None, **more: Any
@@ -235,7 +291,9 @@ class Link:
         if not self._lock.acquire(timeout=deadline.park_seconds()):
             raise TimeoutError("another thread is still connecting")
         try:
-            if self._streams is None or self._streams.closed:
+            self.used = clock.monotonic()
+            new = self._streams is None or self._streams.closed
+            if self._streams is None or new:
                 self._streams = None
                 window = self.recipe.window
                 left = deadline.remaining()
@@ -254,9 +312,12 @@ class Link:
                     # It ends before a wait for the server's answer does, which is tried again.
                     resume=Resume(grace=min(LONGEST_GRACE, self.recipe.connect_timeout / 2)),
                 )
-            return self._streams
+            streams = self._streams
         finally:
             self._lock.release()
+        if new:
+            self._tell_opened()
+        return streams
 
     def _opened(self, what: str, line: bytes) -> tuple[Stream, dict[str, Any]]:
         stream = self._connected().open_stream(timeout=self.recipe.connect_timeout)
@@ -330,8 +391,8 @@ Token = str | Callable[[], str]
 class Recipe:
     """Hold connection settings; made by ``connection``, whose arguments are the attributes.
 
-    Equal arguments make equal recipes. Pickling changes the identity of functions, so a recipe with
-    functions equals only its own copies.
+    Equal arguments make equal recipes, functions of modules included. Pickling changes the identity
+    of other functions, so a recipe with such a one equals only its own copies.
     """
 
     url: str
@@ -346,7 +407,7 @@ class Recipe:
     window: int | None = None
     ssl_ca: str | None = None
     made: str = ""
-    """A random id that distinguishes recipes with functions."""
+    """Distinguishes recipes with functions: their names, or a random id."""
 
     def _key(self) -> tuple[Any, ...]:
         values = (getattr(self, field.name) for field in fields(self))
@@ -362,7 +423,7 @@ class Recipe:
         return f"<Recipe {shown_url(self.url)}>"
 
     def client(self) -> Client:
-        """Return this process's River client. It is shared: do not close it."""
+        """Return this process's River client; see ``Link.client``."""
         return self.link().client()
 
     def streams(self) -> Connection:
@@ -410,7 +471,9 @@ def connection(
         url: ``ws://`` or ``wss://``. Errors show it without its query; do not put secrets into it.
         token: sent as ``Authorization: Bearer`` on every connection. May be a function that returns
             it, called where and when a connection is made, so that it can be renewed and no secret
-            is shipped with the job. It never appears in a repr or an error.
+            is shipped with the job. It never appears in a repr or an error. Settings with the same
+            function of a module share connections. With one of ``__main__``, a method or a lambda,
+            only copies of the same settings do: make them once, on the driver.
         metadata: the metadata of River's handshake, or a function that returns it. Tasks share
             connections, so it cannot depend on the task.
         headers: further headers of the HTTP upgrades.
@@ -463,12 +526,31 @@ def connection(
         retry_backoff=retry_backoff,
         window=window,
         ssl_ca=ssl_ca,
-        made=uuid4().hex if callable(token) or callable(metadata) else "",
+        made=" ".join(
+            f"{what}={_name_of(given)}"
+            for what, given in (("token", token), ("metadata", metadata))
+            if callable(given)
+        ),
     )
 
 
+def _name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function that stands for it in each process, or else a random one.
+
+    Spark ships what stands in ``__main__`` by value: of the same name there may be others.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module in sys.modules and module != "__main__" and isinstance(name, str):
+        found: Any = sys.modules[module]
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is function:
+            return f"{module}.{name}"
+    return uuid4().hex
+
+
 class _Links:
-    """Hold the links of this process."""
+    """Hold the links of this process, and close what is not needed any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -481,13 +563,47 @@ class _Links:
         with self._lock:
             link = self._held.get(key)
             if link is None:
-                link = self._held[key] = Link(recipe)
+                link = self._held[key] = Link(recipe, opened=self._opened)
             return link
+
+    def _opened(self, link: Link) -> None:
+        """Keep a link that has opened a connection, and close those that are left unused."""
+        now = clock.monotonic()
+        with self._lock:
+            # It may have been closed, and come back by somebody who still has it.
+            self._held.setdefault((os.getpid(), link.recipe), link)
+            unused = [
+                (key, each)
+                for key, each in self._held.items()
+                if each is not link and each.is_unused()
+            ]
+            unused.sort(key=lambda pair: pair[1].used, reverse=True)
+            over = [
+                pair
+                for place, pair in enumerate(unused)
+                if place >= MOST_UNUSED or now - pair[1].used > UNUSED_FOR
+            ]
+            for key, _ in over:
+                del self._held[key]
+        if over:
+            closing = [each for _, each in over]
+            try:  # which may take its time, and nobody need wait for it
+                start_thread(daemon_thread(_close, args=(closing,), name="wsmux-links-closing"))
+            except NoThreadError:
+                _close(closing)
 
     def forked(self) -> None:
         """Drop the links in a forked child; see ``runtime.fork``."""
         self._lock = threading.Lock()
         self._held = {}
+
+
+def _close(links: Iterable[Link]) -> None:
+    for link in links:
+        try:
+            link.close()
+        except (WsmuxError, OSError) as error:
+            _log.debug("%r could not be closed: %s", link, error)
 
 
 _links = _Links()

@@ -75,7 +75,8 @@ class TaskCalls:
         Raises:
             SparkError: the connection is lost, and retries failed.
         """
-        with closing(self._pipeline.run(messages)) as outcomes:
+        # In use throughout: the pipeline keeps the client, and waits for rows between its calls.
+        with self.link.in_use(), closing(self._pipeline.run(messages)) as outcomes:
             for outcome in outcomes:
                 if outcome.error is not None and self._is_lost(outcome.error):
                     raise self.error(outcome.error) from None
