@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from wsmux.rpc import RiverError
 from wsmux.spark.protocol import FAILURE, encode_line
+from wsmux.spark.server import arrow_stream
 from wsmux.spark.server.arrow_stream import FRAME, ArrowSource, Limits, receive, send
 from wsmux.spark.store.schemas import conform, stored_schema
 
@@ -107,6 +108,27 @@ def test_a_batch_above_the_limit_is_sent_in_pieces() -> None:
     found = received(bytes(sink.data), limits)
     assert ids(found) == list(range(5000))
     assert len(found) > 4
+
+
+def test_batches_without_rows_are_sent_where_nothing_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what was gathered with them: whoever waits hears of it before a frame is full."""
+    sink, lengths = Frames(), []
+
+    def scan() -> Iterator[Any]:
+        for batch in (rows(0, 0), rows(0, 5), rows(0, 0)):
+            yield batch
+            lengths.append(len(sink.data))
+
+    send(sink, SCHEMA, scan(), Limits())
+    assert [batch.num_rows for batch in received(bytes(sink.data))] == [5]
+    assert lengths == [0, 0, 0]
+    sink, lengths = Frames(), []
+    monkeypatch.setattr(arrow_stream, "SILENCE", -1.0)
+    send(sink, SCHEMA, scan(), Limits())
+    assert [batch.num_rows for batch in received(bytes(sink.data))] == [0, 5, 0]
+    assert 0 < lengths[0] < lengths[1] < lengths[2]
 
 
 def test_what_fails_on_the_way_has_no_end_marker() -> None:

@@ -135,6 +135,16 @@ def test_statistics_let_engines_leave_out_files(tmp_path: Path) -> None:
     assert by_polars(path, wanted)["id"].to_pylist() == [wanted]
 
 
+def test_a_scan_without_matches_is_heard_of(tmp_path: Path) -> None:
+    store = DeltaDatasets(tmp_path, sync=False)
+    write(store, "d", rows(0, 10), rows(10, 10))
+    (one,) = store.describe("d", 1).ranges
+    filters = parse_filters([["word", "=", "w1 and more"]])  # between those that are there
+    told, batches = store.read(one.token, 0, ["id"], filters)
+    assert told.names == ["id"]
+    assert [(batch.num_rows, batch.schema) for batch in batches] == [(0, told)] * 2
+
+
 def test_a_temporary_directory_goes_with_its_store() -> None:
     store = DeltaDatasets()
     write(store, "d", rows(0, 5))

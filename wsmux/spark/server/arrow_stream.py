@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...config import MIB
 from ...exceptions import WsmuxError
+from ...runtime import clock
 from ...runtime.lazy_imports import pa
 from ..protocol import FAILURE, Code, raise_refusal, read_line, refusal
 from ..store.schemas import check_text, decoded_size, first_line, inside
@@ -35,6 +36,10 @@ __all__ = [
 
 # Bytes written at once: the largest frame, several times as fast as 1 MiB.
 FRAME = 64 * 1024
+
+# Seconds without a write after which what there is, an empty batch at least, is sent: so whoever
+# waits for rows of a long scan hears of it, and it ends soon when nobody waits any more.
+SILENCE = 1.0
 
 # Bytes read at once, small enough to be in the CPU cache still for the checksum.
 PIECE = 256 * 1024
@@ -361,6 +366,7 @@ class _Frames:
 
     Attributes:
         dead: nothing more is sent, so that a failed stream never gets its end marker.
+        sent: when something was sent last, by ``clock.monotonic``; before that, when this was made.
         error: the exception of the stream; pyarrow may have wrapped it.
     """
 
@@ -369,6 +375,7 @@ class _Frames:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._gathered = bytearray()
+        self.sent = clock.monotonic()
         self.dead = False
         self.error: BaseException | None = None
 
@@ -409,20 +416,26 @@ class _Frames:
         except BaseException as error:
             self.dead, self.error = True, error
             raise
+        self.sent = clock.monotonic()
 
 
 def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> None:
     """Write one IPC stream; its end marker is sent only if nothing failed.
 
-    Batches above the limit are sent in slices. Errors of the stream are raised unchanged; if the
-    iterator of batches fails, the batches before have been sent.
+    Batches above the limit are sent in slices, and those without rows only where nothing was sent
+    for ``SILENCE`` seconds; what was gathered is sent then, too. Errors of the stream are raised
+    unchanged; if the iterator of batches fails, the batches before have been sent.
     """
     frames = _Frames(sink)
     try:
         writer = pa.ipc.new_stream(frames, schema)
         for batch in batches:
-            for piece in pieces(batch, limits.batch_bytes):
-                writer.write_batch(piece)
+            late = clock.monotonic() - frames.sent > SILENCE
+            if batch.num_rows or late:
+                for piece in pieces(batch, limits.batch_bytes):
+                    writer.write_batch(piece)
+            if late:
+                frames.flush()
         writer.close()
         frames.flush()
     except Exception:

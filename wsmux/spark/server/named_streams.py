@@ -6,7 +6,6 @@ handler that may refuse streams is a ``NamedStream``.
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -114,14 +113,13 @@ class ReadStream(NamedStream):
         self._limits = limits
 
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
+        # Nothing is read before the ``ok`` line: until the first row is found that may take longer
+        # than a client waits for the line, as with filters.
         table = self._table(Request(header))
-        # Reading the first batch here refuses unreadable data with a code.
-        first = next(table.batches, None)
 
         def serve(stream: Stream) -> None:
-            batches = itertools.chain([] if first is None else [first], table.batches)
             try:
-                guarded(send)(stream, table.schema, batches, self._limits)
+                guarded(send)(stream, table.schema, table.batches, self._limits)
             except RiverError as error:
                 _log.warning("a read failed: %s", error)
                 stream.write(FAILURE + refusal_line(error))

@@ -54,6 +54,8 @@ def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[An
         stream.timeout = recipe.call_timeout
         try:
             for batch in receive(ArrowSource(stream, limits), limits)[1]:
+                if not batch.num_rows:
+                    continue  # the server is at it, and has found nothing that matches
                 fitting = fit(batch, schema)
                 rows += batch.num_rows
                 retries.succeeded()

@@ -316,7 +316,8 @@ class DatasetStore(ABC):
     ) -> Table:
         """Return the rows of a range that match, less the first ``skip_rows`` of those.
 
-        The order is always the same, so that a reading that was cut can be resumed.
+        The order is always the same, so that a reading that was cut can be resumed. Where rows that
+        match are far between, batches without rows let whoever waits hear of it.
         """
 
     @abstractmethod

@@ -601,7 +601,10 @@ def _scan(
     matches: Matcher,
     skip: int,
 ) -> Iterator[Any]:
-    """Yield the rows of spans that match, less the first ``skip``, some columns of them."""
+    """Yield the rows of spans that match, less the first ``skip``, some columns of them.
+
+    Of rows that do not match there is an empty batch, so that who reads hears of a long scan.
+    """
     needed = list(dict.fromkeys([*columns, *matches.columns]))
     for file, rows in spans:
         if skip and not matches:
@@ -613,8 +616,7 @@ def _scan(
             batch = matches.apply(batch)
             if skip and matches:
                 batch, skip = batch.slice(skip), max(0, skip - batch.num_rows)
-            if batch.num_rows:
-                yield batch.select(list(columns))
+            yield batch.select(list(columns))
 
 
 def _is_text(text: str) -> bool:
