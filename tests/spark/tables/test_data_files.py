@@ -23,7 +23,10 @@ from wsmux.spark.tables.data_files import (
 )
 from wsmux.spark.tables.folder import LocalFolder
 
+from ...helpers.programs import package
 from ...helpers.spark.arrow_data import SCHEMA, delta_wide, ids, pa, rows
+
+pq: Any = package("pyarrow.parquet", "spark")
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +68,66 @@ def test_batches_are_bounded(tmp_path: Path) -> None:
     found = read(tmp_path, written(tmp_path, large), large.schema, ["x"], range(10_000))
     assert sum(batch.num_rows for batch in found) == 10_000
     assert max(batch.nbytes for batch in found) < 2 * READ_BYTES
+
+
+def of_others(root: Path, table: Any, **options: Any) -> DataFile:
+    """Return a file as another program writes it, with all rows in one group."""
+    pq.write_table(table, root / "x.parquet", row_group_size=1 << 30, **options)
+    size = os.path.getsize(root / "x.parquet")
+    return DataFile("x.parquet", size, 0, table.num_rows, None, {}, 0)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["plain", "dictionaries"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()], ids=str)
+def test_text_that_repeats_needs_no_more_memory(tmp_path: Path, kind: Any, known: bool) -> None:
+    """40 MB of two texts, which take 40 kB in the file; the nulls before them tell nothing."""
+    values = pa.array(["a" * 20_000, "b" * 20_000, ""], kind)
+    places = [None] * 1000 + [0, 1, None, 2] * 1000
+    texts = pa.DictionaryArray.from_arrays(pa.array(places, pa.int8()), values)
+    table = pa.table({"n": pa.array(range(5000)), "x": texts})
+    file = of_others(tmp_path, table, store_schema=known)
+    schema = pa.schema([("n", pa.int64()), ("x", kind)])
+    folder, before, at = LocalFolder(tmp_path, sync=False), pa.total_allocated_bytes(), 1
+    for batch in read_file(folder, file, schema, ["n", "x"], range(1, 5000), "x"):
+        assert batch.schema == schema
+        assert batch.nbytes <= READ_BYTES + 2**16
+        assert pa.total_allocated_bytes() - before < 4 * READ_BYTES
+        end = at + batch.num_rows
+        assert batch.column(0).to_pylist() == list(range(at, end))
+        lengths = [None if x is None else len(values[x].as_py()) for x in places[at:end]]
+        assert [x if x is None else len(x) for x in batch.column(1).to_pylist()] == lengths
+        at = end
+    assert at == 5000
+
+
+def test_text_within_lists_and_numbers_that_repeat_are_bounded_too(tmp_path: Path) -> None:
+    texts = pa.array([["x" * 4000]] * 2000, pa.list_(pa.string()))
+    numbers = {f"n{place}": pa.array([7] * 2000) for place in range(500)}
+    for table in (pa.table({"x": texts}), pa.table(numbers)):
+        file = of_others(tmp_path, table)
+        assert file.size < READ_BYTES < table.nbytes / 3
+        found = read(tmp_path, file, table.schema, table.schema.names, range(2000))
+        assert max(batch.nbytes for batch in found) < READ_BYTES + 2**16
+        assert pa.Table.from_batches(found).equals(table)
+    (narrow, *more) = read(tmp_path, file, table.schema, ["n1"], range(2000))
+    assert (narrow.num_rows, more) == (2000, []), "what is not read does not count"
+
+
+def test_text_of_others_comes_back_however_it_is_encoded(tmp_path: Path) -> None:
+    """A dictionary that grew too large is followed by plain pages."""
+    words = [f"{number}-{'w' * 100}" for number in range(3000)] + ["same"] * 3000
+    table = pa.table({"a.b": words, "a": [{"b": word} for word in words]})
+    for options in (
+        {"dictionary_pagesize_limit": 10_000},
+        {"use_dictionary": False},
+        {"use_dictionary": False, "column_encoding": {"a.b": "DELTA_BYTE_ARRAY"}},
+        {"data_page_version": "2.0", "compression": "zstd"},
+    ):
+        file = of_others(tmp_path, table, **options)
+        for span in (range(6000), range(2990, 3010)):
+            found = read(tmp_path, file, table.schema, ["a.b", "a"], span)
+            expected = table.slice(span.start, len(span))
+            assert pa.Table.from_batches(found).equals(expected)
 
 
 def test_names_with_dots_do_not_lead_into_columns(tmp_path: Path) -> None:

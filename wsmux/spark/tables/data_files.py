@@ -5,14 +5,16 @@ What is written needs memory for one row group, whatever comes: see ``parquet_wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from ...config import MIB
 from ...runtime.lazy_imports import pa, pq
 from ..source.ranges import Group, overlaps
 from ..store.base import READ_BYTES, READ_ROWS
-from ..store.schemas import reading, relaxed, restamp
+from ..store.schemas import decoded_size, reading, relaxed, restamp
 from .actions import DataFile
 from .folder import Folder
 from .parquet_writer import ParquetWriter
@@ -23,6 +25,20 @@ __all__ = ["NewFile", "Written", "groups_of", "read_file", "rows_in"]
 
 # Bytes of a file that are worth being read apart.
 GROUP_BYTES = 8 * MIB
+
+# Rows that are read at once of text within lists and the like, of which nothing tells the size.
+CODED_ROWS = 256
+
+# Names of files that were written here, of which a row group has ``parquet_writer.GROUP_BYTES``
+# at most when it is decoded.
+_OWN = re.compile(r"part-[0-9]{5,19}-[0-9]{1,19}-[0-9a-f]{16}\.snappy\.parquet")
+
+# Bytes of a decoded value by how it is stored, at least.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "FIXED_LEN_BYTE_ARRAY": 16}
+_WIDEST = 8
+
+# Encodings by which values that repeat, or begin alike, take next to nothing in a file.
+_CODED = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 
 
 class Written(NamedTuple):
@@ -113,8 +129,13 @@ def _read(
     source: Any, file: DataFile, schema: Any, columns: Sequence[str], span: range, far: bool
 ) -> Iterator[Any]:
     wanted = pa.schema([schema.field(name) for name in columns])
+    own = _OWN.fullmatch(PurePosixPath(file.path).name) is not None
+    # Text of others is decoded in pieces: a dictionary of 40 KiB may stand for gigabytes.
+    coded = [] if own else _coded_texts(pq.read_metadata(source))
     # From afar the columns of a row group are read at once.
-    with pq.ParquetFile(source, pre_buffer=far, page_checksum_verification=True) as parquet:
+    with pq.ParquetFile(
+        source, pre_buffer=far, page_checksum_verification=True, read_dictionary=coded
+    ) as parquet:
         metadata = parquet.metadata
         held = [metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)]
         if sum(held) != file.rows:
@@ -123,17 +144,75 @@ def _read(
         # A column that the file has not may be all that is wanted: the rows are to be counted.
         inside = [name for name in columns if name in there] or parquet.schema_arrow.names[:1]
         for place, start, end in overlaps(held, span.start, span.stop):
-            size = metadata.row_group(place).total_byte_size
-            rows = max(1, min(READ_ROWS, held[place] * READ_BYTES // max(1, size)))
+            rows = _rows_at_once(metadata, place, inside, None if own else coded)
             at = 0
             for batch in parquet.iter_batches(rows, row_groups=[place], columns=inside):
                 first, last = max(start - at, 0), min(end - at, batch.num_rows)
                 at += batch.num_rows
                 if first < last:
-                    part = batch.slice(first, last - first)
-                    yield _whole(part, wanted, file.partition)
+                    for piece in _pieces(batch.slice(first, last - first)):
+                        yield _whole(piece, wanted, file.partition)
                 if at >= end:
                     break
+
+
+def _coded_texts(metadata: Any) -> list[int]:
+    """Return the places of text columns, not within others, that some row group has encoded."""
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    return [
+        place
+        for place in range(metadata.num_columns)
+        if metadata.schema.column(place).path == metadata.schema.column(place).name
+        and any(_is_coded(group.column(place)) for group in groups)
+    ]
+
+
+def _is_coded(chunk: Any) -> bool:
+    return chunk.physical_type == "BYTE_ARRAY" and not _CODED.isdisjoint(chunk.encodings)
+
+
+def _rows_at_once(
+    metadata: Any, place: int, columns: Sequence[str], coded: Container[int] | None
+) -> int:
+    """Return how many rows of a row group to read at once, for ``READ_BYTES`` in memory.
+
+    Args:
+        columns: those that are read. coded: the places of columns whose dictionaries are kept;
+            ``None`` for a file whose row groups are small whatever is encoded.
+    """
+    group, names = metadata.row_group(place), set(columns)
+    size, most = group.total_byte_size, READ_ROWS
+    if coded is not None:
+        size = 0
+        for at in range(group.num_columns):
+            chunk = group.column(at)
+            if names.isdisjoint(_paths(chunk.path_in_schema)):
+                continue
+            least = _WIDTHS.get(chunk.physical_type, _WIDEST)
+            least = max(least, metadata.schema.column(at).length)
+            size += max(chunk.total_uncompressed_size, least * chunk.num_values)
+            if _is_coded(chunk) and at not in coded:
+                most = CODED_ROWS
+    return max(1, min(most, group.num_rows * READ_BYTES // max(1, size)))
+
+
+def _paths(path: str) -> Iterator[str]:
+    """Yield the path of a column within others, and the paths of those."""
+    yield path
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _pieces(batch: Any) -> Iterator[Any]:
+    """Yield a batch in slices of ``READ_BYTES`` with dictionaries decoded, or of one row."""
+    coded = any(pa.types.is_dictionary(column.type) for column in batch.columns)
+    if not coded or batch.num_rows < 2 or sum(map(decoded_size, batch.columns)) <= READ_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))
 
 
 def _whole(batch: Any, schema: Any, partition: Mapping[str, str | None]) -> Any:
@@ -144,6 +223,8 @@ def _whole(batch: Any, schema: Any, partition: Mapping[str, str | None]) -> Any:
         place = batch.schema.get_field_index(field.name)
         if place >= 0:
             column = batch.column(place)
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
             if column.type != field.type and pa.types.is_timestamp(field.type):
                 column = column.cast(field.type, safe=False)  # such as nanoseconds of others
         elif field.name in partition:
