@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from wsmux.spark import DataServer, SparkError, serve_data
+from wsmux.spark.protocol import Code, refusal
 from wsmux.spark.source.options import Action, parse_options
 from wsmux.spark.store.base import Heads
 from wsmux.spark.topics.sqlite_topics import SqliteTopics
@@ -286,6 +287,89 @@ def test_such_a_spark_goes_on_behind_its_checkpoint(
     second.commit(end)
     assert released_of(topics) == [[10, 0]]
     second.stop()
+
+
+def test_such_a_spark_has_rows_kept_for_its_last_run_alone(
+    topics: SqliteTopics, server: DataServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Available rows, one run after another: each asks for the end before it knows the start."""
+    options = options_of(server.url, startingOffsets="earliest")
+    start: Any = None
+    for number in range(3):
+        behind = add(topics, "t", number, 10, 5, first=15 * number)
+        reader = PlainStreamReader(options, DECLARED)
+        end = json.loads(json.dumps(reader.latestOffset()))
+        start = reader.initialOffset() if start is None else start
+        parts = reader.partitions(start, end)
+        assert took(reader, parts) == list(range(15 * number, behind))
+        assert released_of(topics) == [[10 * number, 5 * number]]
+        again = PlainStreamReader(options, DECLARED)  # as after a crash
+        assert took(again, again.partitions(start, end)) == list(range(15 * number, behind))
+        again.commit(end)
+        assert released_of(topics) == [[10 * number + 10, 5 * number + 5]]
+        again.stop()
+        reader.stop()
+        start = end
+    assert "failed" not in caplog.text
+
+
+def test_such_a_spark_that_is_started_again_has_another_id_in_place_of_the_first(
+    topics: SqliteTopics, server: DataServer
+) -> None:
+    options = options_of(server.url, startingOffsets="earliest")
+    start: Any = None
+    for number in range(4):
+        add(topics, "t", number, 10)
+        if number % 2 == 0:  # two batches for each start
+            reader = PlainStreamReader(options, DECLARED)
+        start = reader.initialOffset() if start is None else start
+        wait_for(lambda it=reader, at=10 * number + 10: it.heads().latest[0] == at)
+        end = reader.latestOffset()
+        reader.partitions(start, end)
+        reader.commit(end)
+        assert released_of(topics) == [[10 * number + 10, 0]]
+        start = end
+        if number % 2:
+            reader.stop()
+
+
+def test_a_checkpoint_without_an_id_gets_one(
+    topics: SqliteTopics, server: DataServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As earlier versions wrote them; a batch that is run again between two such has none."""
+    add(topics, "t", 0, 10)
+    first, second = ({"topic": "t", "reader": "", "offsets": {"0": n, "1": 0}} for n in (2, 5))
+    reader = PlainStreamReader(options_of(server.url), DECLARED)
+    assert took(reader, reader.partitions(first, second)) == [2, 3, 4]
+    reader.commit(second)
+    assert released_of(topics) == []
+    end = reader.latestOffset()
+    assert took(reader, reader.partitions(second, end)) == [5, 6, 7, 8, 9]
+    reader.commit(end)
+    assert released_of(topics) == [[10, 0]]
+    assert "failed" not in caplog.text
+    reader.stop()
+
+
+def test_an_id_that_could_not_be_told_of_is_replaced_later(
+    topics: SqliteTopics, server: DataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of(server.url, startingOffsets="earliest", retries=0)
+    add(topics, "t", 0, 10)
+    topics.release("t", "before", [4, 0])
+    start = {"topic": "t", "reader": "before", "offsets": {"0": 4, "1": 0}}
+    reader = PlainStreamReader(options, DECLARED)
+    end = reader.latestOffset()
+
+    def fail(*arguments: Any, **more: Any) -> None:
+        raise refusal(Code.STORE_FAILED, "not now")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(topics, "release", fail)
+        reader.partitions(start, end)
+    reader.commit(end)
+    assert released_of(topics) == [[10, 0]]
+    reader.stop()
 
 
 # Writing

@@ -351,11 +351,18 @@ class TopicMachine(Machine):
         if not committed:
             txn.parts.clear()
 
-    @rule(query=st.sampled_from("pqr"), place=st.integers(0, 1), back=st.integers(0, 9))
-    def release(self, query: str, place: int, back: int) -> None:
+    @rule(
+        query=st.sampled_from("pqr"),
+        place=st.integers(0, 1),
+        back=st.integers(0, 9),
+        replaces=st.none() | st.sampled_from("pqr"),
+    )
+    def release(self, query: str, place: int, back: int, replaces: str | None) -> None:
         offsets = [max(0, len(held) - back * (at == place)) for at, held in enumerate(self.rows)]
-        self.store.release("t", query, offsets)
+        self.store.release("t", query, offsets, replaces)
         before = self.released.get(query, offsets)
+        if replaces != query and replaces is not None:
+            self.released.pop(replaces, None)
         self.released[query] = [max(pair) for pair in zip(before, offsets, strict=True)]
 
     @rule()

@@ -341,6 +341,14 @@ def test_retention_waits_for_known_queries(reopen: Open) -> None:
     store.release("t", "slow", [3])  # what was released stays so
     store.expire(time.time())
     assert store.heads("t").earliest == [20]
+    store.release("t", "slow", [25], "slow")
+    store.release("t", "slow", [25], "unknown")
+    store.expire(time.time())
+    assert store.heads("t").earliest == [20]
+    store.release("t", "another", [30], "slow")
+    store.expire(time.time())
+    assert store.heads("t").earliest == [30]
+    refused("BAD_REQUEST", store.release, "t", "another", [30], "")
 
 
 def test_a_hard_limit_does_not_wait(reopen: Open) -> None:

@@ -33,7 +33,7 @@ topic.offsets_at    topic, timestamp (ms since 1970)                offsets: for
 topic.begin         topic, query? and batch?, schema                txn, done
 topic.commit        txn, receipts                                   version, rows, bytes
 topic.abort         txn                                             committed
-topic.release       topic, query, offsets
+topic.release       topic, query, offsets, replaces?
 ==================  ==============================================  ===============================
 """
 
@@ -264,7 +264,9 @@ class TopicService(_StoreService):
     def release(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Record the offsets below which a query needs no rows."""
         request = Request(init)
-        self.store.release(request.text("topic"), request.text("query"), request.wholes("offsets"))
+        more = {"replaces": request.text("replaces")} if "replaces" in request else {}
+        topic, query = request.text("topic"), request.text("query")
+        self.store.release(topic, query, request.wholes("offsets"), **more)
         return {}
 
     def heads(self, ctx: Context, init: Mapping[str, Any], responses: Writable[Any]) -> None:

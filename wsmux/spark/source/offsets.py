@@ -6,8 +6,9 @@ Spark stores an object in its checkpoint, which is written and parsed here::
 
 ``offsets`` says up to where each partition was read. ``reader`` is a random id of the reader, by
 which the server knows which rows are still needed: it is made with the first offsets, and lasts as
-long as the checkpoint. The end of the first batch also has ``from``, the offsets at which that
-batch begins: after a crash Spark asks for those again, and ``latest`` may have changed by then.
+long as the checkpoint, or before Spark 4.2 until the query is started again. The end of the first
+batch also has ``from``, the offsets at which that batch begins: after a crash Spark asks for those
+again, and ``latest`` may have changed by then.
 """
 
 from __future__ import annotations

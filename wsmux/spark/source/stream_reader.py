@@ -74,6 +74,7 @@ class Follower(DataSourceStreamReader):
         self._recipe = options.recipe()
         self._feed: OffsetFeed | None = None
         self._reader = ""  # the reader's id at the server
+        self._left = ""  # the id that it had there before
         self._told: list[str] = []
         self._idle: tuple[Heads | None, Any] = None, None
         self._most: list[int] | None = None
@@ -166,7 +167,9 @@ class Follower(DataSourceStreamReader):
         begin, heads = begin_of(first, last), self.heads()
         self._note(lost(begin, last.offsets, heads))
         reader = last.reader or first.reader
-        if self._reader != reader:  # from now on, the server keeps rows for this reader
+        if reader and self._reader != reader:  # from now on, the server keeps rows for this reader
+            if first.begun != first.offsets:  # else it is new, and the server knows nothing of it
+                self._left = self._reader or first.reader
             self._release(reader, covered(begin, heads))
             self._reader = reader
         found = split(spans(begin, last.offsets, heads), self._options.min_partitions)
@@ -175,15 +178,21 @@ class Follower(DataSourceStreamReader):
     def commit(self, end: Mapping[str, Any]) -> None:
         """Report which rows the server need not keep; a later call makes up for a failure."""
         position = self._position(end)
-        self._release(position.reader or self._reader, position.offsets)
+        reader = position.reader or self._reader
+        if reader:
+            self._release(reader, position.offsets)
 
     def _release(self, reader: str, offsets: Sequence[int]) -> None:
         link = self._connected().link
         init = {"topic": self._topic, "query": reader, "offsets": list(offsets)}
+        if self._left not in ("", reader):
+            init["replaces"] = self._left
         try:
             ask(link, TOPIC_SERVICE, "release", **init)
         except SparkError as error:
             _log.warning("releasing rows that are no longer needed failed: %s", error)
+        else:
+            self._left = ""
 
     def stop(self) -> None:
         """Close the connection."""
@@ -250,11 +259,13 @@ class PlainStreamReader(Follower):
     """Follow a topic for Spark before 4.2, which passes neither start nor limit.
 
     The start is remembered from the previous call. After a restart it is unknown, so the first
-    batch is not limited then.
+    batch is not limited then, and its end has a new id of the reader. The server is told which one
+    that replaces when both are known, as the batch is planned.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
+        self._own = uuid.uuid4().hex
         self._at: Mapping[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -266,12 +277,12 @@ class PlainStreamReader(Follower):
     def latestOffset(self) -> Mapping[str, Any]:
         """Return the end of the next batch; see ``Follower.next_end``."""
         if self._at is None:
-            return Position(self._topic, "", tuple(self.heads().latest)).to_json()
+            return Position(self._topic, self._own, tuple(self.heads().latest)).to_json()
         return self.next_end(self._at, self._options.max_rows, self._options.max_bytes)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """See ``Follower``."""
         found = super().partitions(start, end)
         last = self._position(end)
-        self._at = last._replace(reader=self._reader).to_json()
+        self._at = last._replace(reader=self._reader or self._own).to_json()
         return found

@@ -430,8 +430,14 @@ class TopicStore(Protocol):
             timestamp: in ms since 1970.
         """
 
-    def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
-        """Note that a query needs nothing below some offsets any more, and is there to wait for."""
+    def release(
+        self, topic: str, query: str, offsets: Sequence[int], replaces: str | None = None
+    ) -> None:
+        """Note that a query needs nothing below some offsets any more, and is there to wait for.
+
+        Args:
+            replaces: another name of the same query, to wait for no longer.
+        """
 
     def expire(self, now: float) -> None:
         """Drop what retention and time to live allow; ``now`` in seconds since 1970."""

@@ -212,17 +212,19 @@ end
 return whole(low)
 """)
 
-# ARGV: query, offsets. What was released stays so. Returns 0 without a topic.
+# ARGV: query, another one that it replaces or nothing, offsets. What was released stays so. Returns
+# 0 without a topic.
 RELEASE = _script("""
 if redis.call('EXISTS', at('topic')) == 0 then return 0 end
 local after = {}
-for place = 2, #ARGV do after[place - 1] = ARGV[place] end
+for place = 3, #ARGV do after[place - 2] = ARGV[place] end
 local place = 0
 for offset in string.gmatch(redis.call('HGET', at('readers'), ARGV[1]) or '', '%d+') do
   place = place + 1
   if tonumber(offset) > tonumber(after[place] or 0) then after[place] = offset end
 end
 redis.call('HSET', at('readers'), ARGV[1], table.concat(after, ' '))
+if ARGV[2] ~= '' then redis.call('HDEL', at('readers'), ARGV[2]) end
 return 1
 """)
 

@@ -372,10 +372,15 @@ class RedisTopics(TopicStore):
             found += self._store.run(*(("EVAL", OFFSET_AT, 1, key, n, timestamp) for n in some))
         return [None if each is None else int(each) for each in found]
 
-    def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
+    def release(
+        self, topic: str, query: str, offsets: Sequence[int], replaces: str | None = None
+    ) -> None:
         check_query(query)
+        if replaces is not None:
+            check_query(replaces)
         check_released(topic, self.heads(topic).latest, offsets)
-        if not self._run(RELEASE, topic, short(query), *offsets):
+        left = "" if replaces is None or replaces == query else short(replaces)
+        if not self._run(RELEASE, topic, short(query), left, *offsets):
             raise no_topic(topic)
 
     # Cleaning up

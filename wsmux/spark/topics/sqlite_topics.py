@@ -386,8 +386,12 @@ class SqliteTopics(TopicStore):
         text = f"topics/{topic}/{segment.file} has no row as late as topics.sqlite tells"
         raise refusal(Code.CORRUPT, f"{text}: put copies of both in their place")
 
-    def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
+    def release(
+        self, topic: str, query: str, offsets: Sequence[int], replaces: str | None = None
+    ) -> None:
         check_query(query)
+        if replaces is not None:
+            check_query(replaces)
         with self._database.write() as db:
             found = self._topic(db, topic)
             latest = _heads(db, found).latest
@@ -401,6 +405,9 @@ class SqliteTopics(TopicStore):
             db.execute(
                 "INSERT OR REPLACE INTO readers VALUES (?, ?, ?)", (*reader, json.dumps(after))
             )
+            if replaces is not None and replaces != query:
+                left = found.id, short(replaces)
+                db.execute("DELETE FROM readers WHERE topic = ? AND query = ?", left)
 
     # Cleaning up
 
