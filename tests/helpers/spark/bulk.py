@@ -36,7 +36,7 @@ def get(connection: wsmux.Connection, **header: Any) -> tuple[Any, list[Any]]:
     """Read a range; return its schema and batches."""
     stream = open_named(connection, "read", **header)
     with stream:
-        assert read_line(stream) == {"ok": True}
+        assert read_line(stream)["ok"] is True
         with stream.makefile("rb") as file, pa.ipc.open_stream(file) as reader:
             batches = list(reader)
             assert file.read(1) == b""

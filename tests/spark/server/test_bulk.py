@@ -432,7 +432,7 @@ def test_a_reader_that_does_not_read_holds_the_server_up(
     write_all(calls, streams, "d", [[big(MIB // 2)] * 16])
     (one,) = call(calls, "dataset.describe", dataset="d", partitions=1)["ranges"]
     with open_named(streams, "read", token=one["token"]) as stream:
-        assert read_line(stream) == {"ok": True}
+        assert read_line(stream) == {"ok": True, "batch_bytes": SMALL}
         (connection,) = server.connections
         wait_for(lambda: connection.stats().waiting_writers == 1, WAIT)
         assert streams.stats().unread_bytes < 2 * MIB
@@ -451,7 +451,7 @@ def test_what_is_damaged_further_on_is_told_where_it_is(tmp_path: Path) -> None:
         (second,) = tmp_path.rglob("part-00001-*.parquet")
         second.write_bytes(b"garbage")
         with open_named(streams, "read", token=one["token"]) as stream:
-            assert read_line(stream) == {"ok": True}
+            assert read_line(stream)["ok"] is True
             _, batches = receive(ArrowSource(stream, Limits()), Limits())
             assert ids([next(batches)]) == list(range(10))
             with pytest.raises(RiverError, match=second.name) as caught:
@@ -462,7 +462,7 @@ def test_what_is_damaged_further_on_is_told_where_it_is(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="negative metadata length"):
             get(streams, token=one["token"])  # whoever does not know of it takes it for no end
         with open_named(streams, "read", token=one["token"], skip_rows=10) as stream:
-            assert read_line(stream) == {"ok": True}
+            assert read_line(stream)["ok"] is True
             _, batches = receive(ArrowSource(stream, Limits()), Limits())
             with pytest.raises(RiverError, match="CORRUPT"):
                 next(batches)

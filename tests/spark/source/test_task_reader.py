@@ -12,14 +12,20 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from wsmux.config import MIB
 from wsmux.spark import Link, Recipe, SparkError, serve_data
 from wsmux.spark.protocol import Code, refusal
 from wsmux.spark.server import arrow_stream
-from wsmux.spark.source.task_reader import _resumed, read_batches
+from wsmux.spark.server.arrow_stream import ArrowSource, Limits, receive
+from wsmux.spark.source import task_reader
+from wsmux.spark.source.planning import ask_once
+from wsmux.spark.source.task_reader import _limits, _resumed, read_batches
+from wsmux.spark.source.task_writer import stage
 from wsmux.spark.store.base import Table
 from wsmux.spark.store.datasets import DeltaDatasets
+from wsmux.spark.store.schemas import schema_bytes
 
-from ...helpers.spark.arrow_data import SCHEMA, ids, ipc, rows
+from ...helpers.spark.arrow_data import SCHEMA, ids, ipc, pa, rows
 from ...helpers.spark.format_servers import quick
 from ...helpers.timeouts import WAIT
 
@@ -47,28 +53,29 @@ class Given(DeltaDatasets):
         return Table(SCHEMA, next(self._reads))
 
 
-def after(seconds: float, *batches: Any) -> Iterator[Any]:
-    for batch in batches:
-        time.sleep(seconds)
-        yield batch
+def test_the_answer_does_not_wait_for_rows() -> None:
+    """The first may be found long after a client has given up waiting for an answer."""
+    found = threading.Event()
+
+    def late() -> Iterator[Any]:
+        assert found.wait(WAIT)
+        yield rows(0, 3)
+
+    with serve_data(datasets=Given(late())) as server:
+        try:
+            stream, _ = quick(server.url, retries=0).link().ask_stream("read", **HEADER)
+        finally:
+            found.set()
+        with stream:
+            assert ids(receive(ArrowSource(stream, Limits()), Limits())[1]) == [0, 1, 2]
 
 
-def test_rows_may_take_longer_than_a_connection_to_come() -> None:
-    store = Given(after(2.0, rows(0, 3)))
-    with serve_data(datasets=store) as server:
-        recipe = quick(server.url, connect_timeout=0.5, retries=0)
-        assert ids(read_batches(recipe, HEADER, SCHEMA)) == [0, 1, 2]
-
-
-def test_rows_may_be_further_apart_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server sends batches without rows meanwhile, and what it has found by then."""
-    monkeypatch.setattr(arrow_stream, "SILENCE", 0.05)
+def test_batches_without_rows_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_stream, "SILENCE", -1.0)
     none = rows(0, 0)
-    store = Given(after(0.4, *[none] * 5, rows(0, 3), *[none] * 5, rows(3, 1)))
+    store = Given(iter([none, none, rows(0, 3), none, none, none, rows(3, 1), none]))
     with serve_data(datasets=store) as server:
-        recipe = quick(server.url, call_timeout=1.5, retries=0)
-        assert ids(read_batches(recipe, HEADER, SCHEMA)) == [0, 1, 2, 3]
-    assert store.skipped == [0]
+        assert ids(read_batches(quick(server.url, retries=0), HEADER, SCHEMA)) == [0, 1, 2, 3]
 
 
 class CutStream(io.BytesIO):
@@ -94,10 +101,10 @@ class CutLink(Link):
         self._data = data
         self.opened = 0
 
-    def open_stream(self, name: str | None = None, /, **header: Any) -> Any:
+    def ask_stream(self, name: str | None = None, /, **header: Any) -> Any:
         self.opened += 1
         assert self.opened < 10, "it goes on for ever"
-        return CutStream(self._data)
+        return CutStream(self._data), {"ok": True}
 
 
 def test_batches_without_rows_are_no_progress() -> None:
@@ -128,6 +135,43 @@ def test_a_scan_ends_with_the_task_that_it_is_for(monkeypatch: pytest.MonkeyPatc
         assert not ended.is_set()
         batches.close()  # type: ignore[attr-defined]  # a generator
         assert ended.wait(WAIT)
+
+
+@pytest.mark.parametrize("kind", ["dataset", "topic"])
+def test_a_row_that_was_taken_can_be_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large: the bound is the server's, and not that of the client."""
+    monkeypatch.setattr(task_reader, "USUAL", Limits(batch_bytes=MIB))
+    row = pa.record_batch([pa.array([7], pa.int64()), pa.array(["x" * 3 * MIB])], schema=SCHEMA)
+    with serve_data(limits=Limits(batch_bytes=4 * MIB)) as server:
+        recipe = quick(server.url)
+        init: dict[str, Any] = {kind: "d", "schema": schema_bytes(SCHEMA)}
+        if kind == "dataset":
+            init["mode"] = "append"
+        else:
+            ask_once(recipe, kind, "create", **init)
+        txn = ask_once(recipe, kind, "begin", **init)["txn"]
+        header: dict[str, Any] = {"txn": txn, "partition": 0, "attempt": 0}
+        receipt = stage(recipe, header, SCHEMA, [rows(0, 3), row, rows(8, 2)])
+        assert receipt is not None
+        ask_once(recipe, kind, "commit", txn=txn, receipts=[receipt.to_json()])
+        if kind == "dataset":
+            told = ask_once(recipe, kind, "describe", dataset="d", partitions=1)
+            header = {"token": told["ranges"][0]["token"]}
+        else:
+            header = {"topic": "d", "partition": 0, "start": 0, "end": 6}
+        assert ids(read_batches(recipe, header, SCHEMA)) == [0, 1, 2, 7, 8, 9]
+
+
+def test_what_a_server_tells_of_its_bounds_is_believed_within_bounds() -> None:
+    for told, accepted in (
+        ({}, 64 * MIB),
+        ({"batch_bytes": "many"}, 64 * MIB),
+        ({"batch_bytes": -1}, 64 * MIB),
+        ({"batch_bytes": MIB}, 64 * MIB),
+        ({"batch_bytes": 100 * MIB}, 100 * MIB),
+        ({"batch_bytes": 2**62}, 2**31),
+    ):
+        assert _limits(told) == Limits(batch_bytes=accepted)
 
 
 def test_what_cannot_be_read_at_all_is_told_with_its_code() -> None:

@@ -39,7 +39,13 @@ _log = logger("wsmux.spark")
 
 
 class NamedStream(ABC):
-    """Serve the streams of one name, and refuse invalid ones."""
+    """Serve the streams of one name, and refuse invalid ones.
+
+    Attributes:
+        told: what the ``ok`` line says beside that, as JSON.
+    """
+
+    told: Mapping[str, Any] = {}
 
     @abstractmethod
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
@@ -71,13 +77,13 @@ class NamedStreams:
             try:
                 header = parse_line(read_line(stream.readinto))
                 name = f"stream {header.get('stream')!r:.150}"
-                serve = guarded(self._find)(header)
+                serve, told = guarded(self._find)(header)
             except RiverError as error:
                 _log.info("%s is refused: %s", name, error)
                 stream.write(refusal_line(error))
                 return
             stream.timeout = self._timeout
-            stream.write(encode_line({"ok": True}))
+            stream.write(encode_line({"ok": True, **told}))
             guarded(serve)(stream)
         except RiverError as error:
             _log.warning("%s failed: %s", name, error)
@@ -86,15 +92,16 @@ class NamedStreams:
             _log.info("%s timed out: %s", name, error)
             stream.reset(FAILED)
 
-    def _find(self, header: dict[str, Any]) -> Callable[[Stream], object]:
+    def _find(self, header: dict[str, Any]) -> tuple[Callable[[Stream], object], Mapping[str, Any]]:
+        """Return the function for a stream with this header, and what its ``ok`` line says."""
         name = Request(header).text("stream")
         handler = self._handlers.get(name)
         if handler is None:
             known = ", ".join(sorted(self._handlers))
             raise refusal(Code.NO_STREAM, f"there is no stream {name!r:.150}; there are {known}")
         if isinstance(handler, NamedStream):
-            return handler.open(header)
-        return lambda stream: handler(stream, header)
+            return handler.open(header), handler.told
+        return lambda stream: handler(stream, header), {}
 
 
 def refusal_line(error: RiverError) -> bytes:
@@ -111,6 +118,7 @@ class ReadStream(NamedStream):
         self._datasets = datasets
         self._topics = topics
         self._limits = limits
+        self.told = {"batch_bytes": limits.batch_bytes}  # what was written can be read
 
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
         # Nothing is read before the ``ok`` line: until the first row is found that may take longer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from ...exceptions import WsmuxError
@@ -20,6 +21,11 @@ from .types import fit, regrouped
 __all__ = ["read_batches"]
 
 _WHAT = f"stream {READ}"
+
+# What is accepted of a server that tells no bounds, or smaller ones, and the most bytes of a record
+# batch of one that does: no value in Spark or Arrow has more.
+USUAL = Limits()
+MOST_BYTES = 2**31
 
 
 def read_batches(
@@ -46,12 +52,13 @@ def read_batches(
 
 
 def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[Any]:
-    recipe, limits = link.recipe, Limits()
+    recipe = link.recipe
     retries = Retries(recipe.retries, recipe.retry_backoff)
     rows = 0
     while True:
-        stream = link.open_stream(READ, **_behind(header, rows))
+        stream, told = link.ask_stream(READ, **_behind(header, rows))
         stream.timeout = recipe.call_timeout
+        limits = _limits(told)
         try:
             for batch in receive(ArrowSource(stream, limits), limits)[1]:
                 if not batch.num_rows:
@@ -69,6 +76,14 @@ def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[An
         finally:
             stream.reset()  # no effect on a stream that has ended
         retries.wait()
+
+
+def _limits(told: Mapping[str, Any]) -> Limits:
+    """Return the bounds for a server's batches: each row that it took can be read."""
+    size = told.get("batch_bytes")
+    if not isinstance(size, int):
+        return USUAL
+    return replace(USUAL, batch_bytes=min(max(size, USUAL.batch_bytes), MOST_BYTES))
 
 
 def _behind(header: Mapping[str, Any], rows: int) -> dict[str, Any]:
