@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +91,24 @@ def test_a_topic_is_read_between_times_with_columns_of_metadata() -> None:
         parsed = parse_options(options, Action.READ)
         with pytest.raises(SparkError, match="partition 1 has no row of startingTimestamp"):
             reader_of(parsed, schema).partitions()
+
+
+def test_a_plan_for_a_topic_that_was_made_anew_reads_nothing_of_the_new_one(
+    tmp_path: Path,
+) -> None:
+    topics = SqliteTopics(tmp_path, sync=False)
+    topics.create("t", SCHEMA)
+    add(topics, "t", 0, 3)
+    with serve_data(topics=topics) as server:
+        parsed = parse_options(option_list(server.url, "t"), Action.READ)
+        reader = reader_of(parsed, schema_of_source(parsed))
+        (part,) = reader.partitions()
+        shutil.rmtree(tmp_path / "topics" / "t")
+        topics.create("t", SCHEMA)
+        add(topics, "t", 0, 10, first=100)
+        with pytest.raises(SparkError, match="topic t was removed and made anew") as caught:
+            list(reader.read(part))
+        assert caught.value.code == "OFFSETS_GONE"
 
 
 def test_a_column_with_the_name_of_one_of_metadata_is_left_out_or_refused() -> None:

@@ -17,6 +17,7 @@ from wsmux.spark.source.offsets import (
     begin_of,
     covered,
     gaps,
+    is_other,
     lost,
     shares,
     spans,
@@ -75,6 +76,17 @@ def test_a_position_is_read_as_it_was_written(offsets: list[int], first: bool) -
 def test_what_is_no_position_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(RiverError, match=r"^WRONG_CHECKPOINT: this checkpoint holds"):
         Position.of(values, "t")
+
+
+def test_topics_of_one_name_are_told_apart_where_both_are_known() -> None:
+    cases = (("", "", False), ("a", "", False), ("", "a", False), ("a", "a", False))
+    for home, there, other in (*cases, ("a", "b", True)):
+        assert is_other(home, Heads([0], [0], [0], there)) is other
+    position = Position("t", "r", (1,), None, "a")
+    assert Position.of(position.to_json(), "t") == position
+    assert Position.of({**position.to_json(), "home": ""}, "t").home == ""
+    with pytest.raises(RiverError, match="did not write"):
+        Position.of({**position.to_json(), "home": 1}, "t")
 
 
 def test_a_checkpoint_of_another_topic_is_refused() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,6 @@ import pytest
 from wsmux.spark import DataServer, SparkError, serve_data
 from wsmux.spark.protocol import Code, refusal
 from wsmux.spark.source.options import Action, parse_options
-from wsmux.spark.store.base import Heads
 from wsmux.spark.topics.sqlite_topics import SqliteTopics
 from wsmux.testing import FaultProxy
 
@@ -28,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from wsmux.spark.source.batch_reader import schema_of_source
 from wsmux.spark.source.datasource import stream_reader_of
+from wsmux.spark.source.limited_reader import LimitedStreamReader
 from wsmux.spark.source.stream_reader import Follower, PlainStreamReader
 from wsmux.spark.source.stream_writer import StreamWriter
 from wsmux.spark.source.types import spark_schema
@@ -160,13 +162,101 @@ def test_another_topic_of_the_same_name_is_an_error_or_read(topics: SqliteTopics
         reader.stop()
     with serve_data(topics=others) as server:
         reader = stream_reader_of(options_of(server.url), DECLARED)
-        with pytest.raises(SparkError, match=r"rows were lost: partition 0 ends at 2, before 4;"):
+        with pytest.raises(
+            SparkError, match=r"rows were lost: the topic was removed and made anew;"
+        ):
             reader.latestOffset(start, ReadAllAvailable())
         reader.stop()
         reader = stream_reader_of(options_of(server.url, failOnDataLoss=False), DECLARED)
         end = reader.latestOffset(start, ReadAllAvailable())
         assert took(reader, reader.partitions(start, end)) == [100, 101]
         reader.stop()
+
+
+def made_anew(topics: SqliteTopics, root: Path, count: int) -> None:
+    """Remove topic t, make it again, and write more rows to it than it had."""
+    shutil.rmtree(root / "topics" / "t")
+    topics.create("t", SCHEMA, 2)
+    add(topics, "t", 0, count, first=100)
+
+
+@pytest.fixture
+def kept_topics(tmp_path: Path) -> SqliteTopics:
+    topics = SqliteTopics(tmp_path, sync=False)
+    topics.create("t", SCHEMA, 2)
+    add(topics, "t", 0, 4)
+    return topics
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["4.2", "4.1"])
+def test_no_row_of_a_topic_that_was_made_anew_is_skipped(
+    kept_topics: SqliteTopics, tmp_path: Path, plain: bool
+) -> None:
+    """It has more rows by now than the checkpoint tells of the former one."""
+    with serve_data(topics=kept_topics) as server:
+
+        def reader_of(**options: Any) -> Any:
+            parsed = options_of(server.url, startingOffsets="earliest", **options)
+            return (PlainStreamReader if plain else LimitedStreamReader)(parsed, DECLARED)
+
+        def end_of(reader: Any, start: Any) -> Any:
+            return reader.latestOffset(*(() if plain else (start, ReadAllAvailable())))
+
+        reader = reader_of()
+        first = reader.initialOffset()
+        start = json.loads(json.dumps(end_of(reader, first)))
+        assert took(reader, reader.partitions(first, start)) == [0, 1, 2, 3]
+        reader.commit(start)
+        reader.stop()
+        made_anew(kept_topics, tmp_path, 10)
+        reader = reader_of()
+        with pytest.raises(SparkError, match="the topic was removed and made anew;") as caught:
+            reader.partitions(start, end_of(reader, start))
+        assert caught.value.code == "OFFSETS_GONE"
+        reader.stop()
+        reader = reader_of(failOnDataLoss=False)
+        end = end_of(reader, start)
+        for _ in range(2):  # the second time as after a crash
+            assert took(reader, reader.partitions(start, end)) == list(range(100, 110))
+        reader.commit(end)
+        assert released_of(kept_topics) == [[10, 0]]
+        add(kept_topics, "t", 1, 2, first=200)
+        wait_for(lambda: reader.heads().latest == [12, 0])
+        assert took(reader, reader.partitions(end, end_of(reader, end))) == [200, 201]
+        reader.stop()
+
+
+def test_a_batch_of_a_topic_that_was_made_anew_reads_nothing_of_the_new_one(
+    kept_topics: SqliteTopics, tmp_path: Path
+) -> None:
+    """Once it was planned, and once its tasks have begun."""
+    with serve_data(topics=kept_topics) as server:
+        readers = [
+            LimitedStreamReader(
+                options_of(server.url, startingOffsets="earliest", failOnDataLoss=loss), DECLARED
+            )
+            for loss in (True, False)
+        ]
+        start = readers[0].initialOffset()
+        end = readers[0].latestOffset(start, ReadAllAvailable())
+        (part,) = readers[0].partitions(start, end)
+        made_anew(kept_topics, tmp_path, 10)
+        for reader in readers:
+            wait_for(lambda reader=reader: reader.heads().latest == [10, 0])
+        with pytest.raises(SparkError, match="topic t was removed and made anew") as caught:
+            took(readers[0], [part])
+        assert caught.value.code == "OFFSETS_GONE"
+        with pytest.raises(SparkError, match="made anew"):
+            readers[0].partitions(start, end)
+        readers[0].commit(end)  # which tells the server nothing of the new one
+        assert released_of(kept_topics) == []
+        assert took(readers[1], [part]) == []
+        assert readers[1].partitions(start, end) == []
+        after = readers[1].latestOffset(end, ReadMaxRows(4))
+        assert after["offsets"] == {"0": 4, "1": 0} == end["offsets"]
+        assert took(readers[1], readers[1].partitions(end, after)) == [100, 101, 102, 103]
+        for reader in readers:
+            reader.stop()
 
 
 def test_nothing_new_is_the_same_offset_as_text(topics: SqliteTopics, reader: Any) -> None:
@@ -237,6 +327,8 @@ def test_a_topic_with_other_columns_is_refused(
 def test_columns_that_change_on_the_way_are_an_error(topics: SqliteTopics) -> None:
     others = SqliteTopics()
     others.create("t", pa.schema([("id", pa.string()), ("word", pa.string())]), 2)
+    with database_of(others).write() as db:
+        db.execute("UPDATE topics SET home = ''")  # as of an earlier version
     schema = others.describe("t").schema
     txn = others.begin("t", "q", 0, schema).txn
     part = others.open_part(txn, 0, 0, schema)
@@ -385,7 +477,7 @@ def test_the_output_mode_complete_is_refused(server: DataServer) -> None:
 
 def test_feeds_end_with_the_reader(server: DataServer) -> None:
     reader = stream_reader_of(options_of(server.url), DECLARED)
-    assert reader.heads() == Heads([0, 0], [0, 0], [0, 0])
+    assert reader.heads()[:3] == ([0, 0], [0, 0], [0, 0])
     assert calls_of(server.rpc) == 1
     reader.stop()
     wait_for(lambda: calls_of(server.rpc) == 0)

@@ -75,6 +75,42 @@ def refused(code: str, function: Any, *arguments: Any, **named: Any) -> str:
     return caught.value.message
 
 
+def test_a_topic_of_before_they_had_a_home_gets_one_by_a_sweep(
+    server: RedisServer, namespace: str
+) -> None:
+    with closing(RedisTopics(server.url, namespace=namespace)) as store:
+        store.create("t", SCHEMA)
+        add(store, "t", 0, 10)
+        with closing(server.client()) as client:
+            client.hdel(f"wsmux:data:{namespace}:t:topic", "home")
+        assert store.heads("t").home == ""
+        assert held(store, "t") == list(range(10))
+        store.expire(time.time())
+        home = store.heads("t").home
+        assert len(home) == 16
+        store.expire(time.time())
+        assert store.heads("t").home == home
+
+
+def test_a_read_goes_on_in_no_topic_that_was_made_anew(
+    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_topics, "AHEAD", 1)
+    with closing(RedisTopics(server.url, namespace=namespace)) as store:
+        store.create("t", SCHEMA)
+        for number in range(3):
+            add(store, "t", number, 10, first=10 * number)
+        batches = store.read("t", 0, 0, 30).batches
+        assert next(batches).num_rows == 10
+        with closing(server.client()) as client:
+            client.delete(*client.scan_iter(f"wsmux:data:{namespace}:t:*"))
+        store.create("t", SCHEMA)
+        for number in range(5):
+            add(store, "t", number, 10, first=10 * number)
+        with pytest.raises(RiverError, match="topic t was removed and made anew"):
+            list(batches)
+
+
 # What is refused at the start
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from wsmux.rpc import RiverError
 from wsmux.spark.store.base import Retention
+from wsmux.spark.topics import sqlite_topics
 from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from ...helpers.spark.arrow_data import SCHEMA, rows
@@ -78,6 +79,42 @@ def tree(directory: Path) -> set[str]:
 def test_a_link_to_a_store_is_a_store(directory: Path) -> None:
     directory.with_name("link").symlink_to(directory)
     assert held(topics(directory.with_name("link")), "other") == list(range(10))
+
+
+def test_a_store_of_before_topics_had_a_home_is_used_on(directory: Path) -> None:
+    """By this version and the earlier one at once: that one names the columns that it writes."""
+    other = topics(directory)
+    run(directory / "topics.sqlite", "ALTER TABLE topics DROP COLUMN home")
+    store = topics(directory)
+    homes = {name: store.heads(name).home for name in ("d", "other")}
+    assert len({*homes.values(), ""}) == 3
+    assert {name: topics(directory).heads(name).home for name in homes} == homes
+    assert held(store, "other") == list(range(10))
+    write(store, "other", 10)
+    assert held(other, "other") == list(range(20))
+    earlier = "INSERT INTO topics (name, schema, version) SELECT 'new', schema, 0 FROM topics"
+    run(directory / "topics.sqlite", f"{earlier} WHERE name = 'd'")
+    (directory / "topics" / "new").mkdir()
+    assert store.heads("new").home == ""
+
+
+def test_a_read_goes_on_in_no_topic_that_was_made_anew(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have the id and, by then, the offsets of the former one."""
+    monkeypatch.setattr(sqlite_topics, "AHEAD", 1)
+    store = topics(directory)
+    for start in (10, 20):
+        write(store, "other", start)
+    batches = store.read("other", 0, 0, 30).batches
+    assert next(batches).num_rows == 10
+    shutil.rmtree(directory / "topics" / "other")
+    store.create("other", SCHEMA)
+    for start in range(0, 50, 10):
+        write(store, "other", start)
+    with pytest.raises(RiverError, match="topic other was removed and made anew") as caught:
+        list(batches)
+    assert caught.value.code == "OFFSETS_GONE"
 
 
 # Damage

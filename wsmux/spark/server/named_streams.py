@@ -148,7 +148,8 @@ class ReadStream(NamedStream):
             partition, start, end = (request.whole(n) for n in ("partition", "start", "end"))
             metadata = request.flag("metadata")
             topic = request.text("topic")
-            return self._topics.read(topic, partition, start, end, columns, metadata)
+            more = {"home": request.text("home")} if "home" in request else {}
+            return self._topics.read(topic, partition, start, end, columns, metadata, **more)
         raise refusal(Code.BAD_REQUEST, "read needs a token of a dataset, or a topic")
 
 

@@ -24,10 +24,10 @@ dataset.history     dataset, limit?                                 versions: [{
                                                                     (ms since 1970), operation,
                                                                     parameters, metrics}]
 topic.describe      topic                                           schema, partitions, earliest,
-                                                                    latest, bytes
+                                                                    latest, bytes, home
 topic.create        topic, schema, partitions?                      created
-topic.heads         topic                                           earliest, latest, bytes; now
-                    (a subscription)                                and at each change
+topic.heads         topic                                           earliest, latest, bytes, home;
+                    (a subscription)                                now and at each change
 topic.offsets_at    topic, timestamp (ms since 1970)                offsets: for each partition,
                                                                     null if no row is so late
 topic.begin         topic, query? and batch?, schema                txn, done

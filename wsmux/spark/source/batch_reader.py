@@ -113,9 +113,11 @@ class BatchReader(api.DataSourceReader):
 
     def _headers(self, told: dict[str, Any]) -> list[dict[str, Any]]:
         if self._options.topic:
-            heads = Heads(told["earliest"], told["latest"], told["bytes"])
+            heads = Heads.of(told)
             found = split(self._spans(heads), self._options.min_partitions)
             topic = {"topic": self._options.topic}
+            if heads.home:
+                topic["home"] = heads.home
             added = {"metadata": True} if self._options.include_metadata else {}
             return [{**topic, **span._asdict(), **added} for span in found]
         more = {"filters": self._filters} if self._filters else {}

@@ -49,4 +49,6 @@ class LimitedStreamReader(Follower, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the latest offsets, for the progress of the query."""
-        return Position(self._topic, self._reader, tuple(self.heads().latest)).to_json()
+        heads = self.heads()
+        latest = tuple(heads.latest)
+        return Position(self._topic, self._reader, latest, home=heads.home).to_json()

@@ -8,6 +8,7 @@ one query, which closes it. A feed that is dropped instead ends within ``SLICE``
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 from ...exceptions import WsmuxError
 from ...rpc import RiverError, Subscription
@@ -102,7 +103,7 @@ class _Feed:
         self._failure: SparkError | None = None
         self._away: RiverError | None = None  # what the store said, if that is why it is not calm
         self._pausing = OneShotEvent()
-        self._subscription: Subscription[dict[str, list[int]]] | None = None
+        self._subscription: Subscription[dict[str, Any]] | None = None
 
     # Feed thread
 
@@ -136,7 +137,7 @@ class _Feed:
                     told = subscription.read(SLICE)
                 except TimeoutError:
                     continue
-                heads = Heads(told["earliest"], told["latest"], told["bytes"])
+                heads = Heads.of(told)
                 with self._changed:
                     self.heads, self.calm = heads, True
                     self._changed.notify_all()

@@ -8,7 +8,7 @@ Spark stores an object in its checkpoint, which is written and parsed here::
 which the server knows which rows are still needed: it is made with the first offsets, and lasts as
 long as the checkpoint, or before Spark 4.2 until the query is started again. The end of the first
 batch also has ``from``, the offsets at which that batch begins: after a crash Spark asks for those
-again, and ``latest`` may have changed by then.
+again, and ``latest`` may have changed by then. ``home`` tells the topic from others of its name.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ __all__ = [
     "bounds",
     "covered",
     "gaps",
+    "is_other",
     "lost",
     "shares",
     "spans",
@@ -52,6 +53,8 @@ class Position(NamedTuple):
     """By partition; rows below were read."""
     begun: tuple[int, ...] | None = None
     """The start of the batch that ends here, for the first batch."""
+    home: str = ""
+    """Tells the topic from others of its name; see ``Heads``."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as Spark stores it."""
@@ -59,6 +62,8 @@ class Position(NamedTuple):
         values["offsets"] = _named(self.offsets)
         if self.begun is not None:
             values["from"] = _named(self.begun)
+        if self.home:
+            values["home"] = self.home
         return values
 
     @classmethod
@@ -69,19 +74,19 @@ class Position(NamedTuple):
             RiverError: WRONG_CHECKPOINT; it is malformed, or of another topic.
         """
         try:
-            found, reader = values["topic"], values["reader"]
+            found, reader, home = values["topic"], values["reader"], values.get("home", "")
             offsets = _offsets(values["offsets"])
             begun = _offsets(values["from"]) if "from" in values else offsets
         except (KeyError, TypeError, ValueError, AttributeError):
             raise _foreign(
                 f"this checkpoint holds {values!r:.200}, which wsmux did not write"
             ) from None
-        if not isinstance(reader, str) or len(begun) > len(offsets):
+        if not (isinstance(reader, str) and isinstance(home, str)) or len(begun) > len(offsets):
             raise _foreign(f"this checkpoint holds {values!r:.200}, which wsmux did not write")
         if found != topic:
             text = f"this checkpoint is of topic {found}, not of {topic}; choose another one"
             raise _foreign(text)
-        return cls(topic, reader, offsets, begun if "from" in values else None)
+        return cls(topic, reader, offsets, begun if "from" in values else None, home)
 
 
 def _named(offsets: Sequence[int]) -> dict[str, int]:
@@ -157,6 +162,11 @@ def bounds(place: int, heads: Heads) -> tuple[int, int]:
     if place < len(heads.latest):
         return heads.earliest[place], heads.latest[place]
     return 0, 0
+
+
+def is_other(home: str, heads: Heads) -> bool:
+    """Return whether a topic is another one than that whose home is given, as far as is known."""
+    return bool(home and heads.home and home != heads.home)
 
 
 def gaps(begin: Sequence[int], heads: Heads) -> list[str]:

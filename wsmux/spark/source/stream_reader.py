@@ -28,6 +28,7 @@ from .offsets import (
     bounds,
     covered,
     gaps,
+    is_other,
     lost,
     spans,
     split,
@@ -45,14 +46,18 @@ __all__ = [
     "SpanPartition",
 ]
 
+# What is lost with a topic that was removed.
+ANEW = "the topic was removed and made anew"
+
 _log = logger("wsmux.spark")
 
 
 class SpanPartition(InputPartition):
     """Hold one span, as the header of the stream that reads it."""
 
-    def __init__(self, topic: str, span: Span) -> None:
-        super().__init__({"topic": topic, **span._asdict()})
+    def __init__(self, topic: str, span: Span, home: str) -> None:
+        more = {"home": home} if home else {}
+        super().__init__({"topic": topic, **span._asdict(), **more})
 
 
 class Follower(DataSourceStreamReader):
@@ -129,7 +134,7 @@ class Follower(DataSourceStreamReader):
             else:
                 begin = at_time(found, heads, options.timestamp_strategy)
         offsets = tuple(begin)
-        return Position(self._topic, uuid.uuid4().hex, offsets, offsets).to_json()
+        return Position(self._topic, uuid.uuid4().hex, offsets, offsets, heads.home).to_json()
 
     def next_end(
         self, start: Mapping[str, Any], rows: int | None, size: int | None
@@ -148,14 +153,15 @@ class Follower(DataSourceStreamReader):
         if self._idle[0] is heads and self._idle[1] == start:
             return start
         position = self._position(start)
-        self._note(gaps(position.offsets, heads))
-        begin = covered(position.offsets, heads)
+        anew = is_other(position.home, heads)
+        self._note([ANEW] if anew else gaps(position.offsets, heads))
+        begin = covered(() if anew else position.offsets, heads)
         end = tuple(upto(begin, heads, rows, size, self._most))
-        if end == position.offsets:
+        if end == position.offsets and not anew:
             self._idle = heads, start
             return start
-        first = position.begun if position.begun == position.offsets else None
-        return Position(self._topic, position.reader, end, first).to_json()
+        first = position.begun if position.begun == position.offsets and not anew else None
+        return Position(self._topic, position.reader, end, first, heads.home).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """Return the spans of a batch; the same ones again, as long as the rows are kept.
@@ -165,29 +171,37 @@ class Follower(DataSourceStreamReader):
         """
         first, last = self._position(start), self._position(end)
         begin, heads = begin_of(first, last), self.heads()
+        if is_other(last.home or first.home, heads):
+            self._note([ANEW])
+            return []  # no row of the batch is left, and the next one begins with the new topic
+        if first.home and last.home and first.home != last.home:  # it begins with the new topic
+            self._note([ANEW])
+            begin = ()
         self._note(lost(begin, last.offsets, heads))
         reader = last.reader or first.reader
         if reader and self._reader != reader:  # from now on, the server keeps rows for this reader
             if first.begun != first.offsets:  # else it is new, and the server knows nothing of it
                 self._left = self._reader or first.reader
-            self._release(reader, covered(begin, heads))
+            self._release(reader, covered(begin, heads), heads.home)
             self._reader = reader
         found = split(spans(begin, last.offsets, heads), self._options.min_partitions)
-        return [SpanPartition(self._topic, span) for span in found]
+        return [SpanPartition(self._topic, span, heads.home) for span in found]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Report which rows the server need not keep; a later call makes up for a failure."""
         position = self._position(end)
         reader = position.reader or self._reader
         if reader:
-            self._release(reader, position.offsets)
+            self._release(reader, position.offsets, position.home)
 
-    def _release(self, reader: str, offsets: Sequence[int]) -> None:
+    def _release(self, reader: str, offsets: Sequence[int], home: str) -> None:
         link = self._connected().link
         init = {"topic": self._topic, "query": reader, "offsets": list(offsets)}
         if self._left not in ("", reader):
             init["replaces"] = self._left
         try:
+            if is_other(home, self.heads()):
+                return  # the offsets are those of a topic that was removed
             ask(link, TOPIC_SERVICE, "release", **init)
         except SparkError as error:
             _log.warning("releasing rows that are no longer needed failed: %s", error)
@@ -249,7 +263,10 @@ class Follower(DataSourceStreamReader):
     def _skip(self, header: dict[str, Any]) -> None:
         """Reduce a span to the rows that are available."""
         told = ask(self._recipe.link(), TOPIC_SERVICE, "describe", topic=self._topic)
-        heads = Heads(told["earliest"], told["latest"], told["bytes"])
+        heads = Heads.of(told)
+        if is_other(header.get("home", ""), heads):
+            header["start"] = header["end"]
+            return
         earliest, latest = bounds(header["partition"], heads)
         header["start"] = max(header["start"], earliest)
         header["end"] = min(header["end"], latest)
@@ -277,7 +294,9 @@ class PlainStreamReader(Follower):
     def latestOffset(self) -> Mapping[str, Any]:
         """Return the end of the next batch; see ``Follower.next_end``."""
         if self._at is None:
-            return Position(self._topic, self._own, tuple(self.heads().latest)).to_json()
+            heads = self.heads()
+            latest = tuple(heads.latest)
+            return Position(self._topic, self._own, latest, home=heads.home).to_json()
         return self.next_end(self._at, self._options.max_rows, self._options.max_bytes)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:

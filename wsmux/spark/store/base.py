@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from builtins import list as List
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from ...config import MIB
 from ...rpc import RiverError
@@ -166,12 +166,19 @@ class DatasetInfo(NamedTuple):
 class Heads(NamedTuple):
     """The offsets that a topic holds, by partition: rows from ``earliest`` up to ``latest``.
 
-    ``bytes`` are those of the rows that are held.
+    ``bytes`` are those of the rows that are held. ``home`` is a random text that tells the topic
+    from a later one of its name, empty if the store has none.
     """
 
     earliest: list[int]
     latest: list[int]
     bytes: list[int]
+    home: str = ""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Return what a server tells of a topic."""
+        return cls(told["earliest"], told["latest"], told["bytes"], told.get("home", ""))
 
 
 class TopicDescription(NamedTuple):
@@ -415,12 +422,14 @@ class TopicStore(Protocol):
         end: int,
         columns: Sequence[str] | None = None,
         metadata: bool = False,
+        home: str | None = None,
     ) -> Table:
         """Return the rows of a partition from offset ``start`` up to ``end``.
 
         Args:
             metadata: whether there are the columns of ``metadata`` too, in the place of those of
                 the topic that have their names.
+            home: that of ``Heads``; those of another topic of the name are OFFSETS_GONE.
         """
 
     def offsets_at(self, topic: str, timestamp: int) -> List[int | None]:

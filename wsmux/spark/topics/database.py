@@ -34,10 +34,11 @@ __all__ = ["Database", "Topic", "find_topic"]
 LAYOUT = 1
 
 SCHEMA = (
-    # A topic: its schema (``schemas.schema_text``), and how many commits there were.
+    # A topic: its schema (``schemas.schema_text``), and how many commits there were. ``home`` tells
+    # it from others of its name; earlier versions, which may use the database too, make none.
     """CREATE TABLE topics (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
-        schema TEXT NOT NULL, version INTEGER NOT NULL
+        schema TEXT NOT NULL, version INTEGER NOT NULL, home TEXT NOT NULL DEFAULT ''
     )""",
     # The offsets that are held. ``loose`` counts segments that were added since some were joined.
     """CREATE TABLE partitions (
@@ -82,6 +83,12 @@ SCHEMA = (
     ) WITHOUT ROWID""",
 )
 
+# For a database of an earlier version.
+ADD_HOMES = (
+    "ALTER TABLE topics ADD COLUMN home TEXT NOT NULL DEFAULT ''",
+    "UPDATE topics SET home = lower(hex(randomblob(8)))",
+)
+
 # Bytes of a page: a commit changes a few rows in each of some tables, and writes their pages whole.
 PAGE = 1024
 
@@ -115,6 +122,7 @@ class Topic(NamedTuple):
     name: str
     schema: str
     version: int
+    home: str
 
 
 class _Slot:
@@ -235,6 +243,12 @@ class Database:
         if layout != LAYOUT:
             text = f"{self._shown} has the layout {layout}, and this version knows {LAYOUT} only"
             raise refusal(Code.CORRUPT, f"{text}: use the version of wsmux that wrote it")
+        if not _has_homes(db):
+            db.execute("BEGIN IMMEDIATE")
+            if not _has_homes(db):
+                for statement in ADD_HOMES:
+                    db.execute(statement)
+            db.execute("COMMIT")
 
     def _use_wal(self, db: sqlite3.Connection) -> None:
         """Turn on the write-ahead log; SQLite does not wait for others that do the same."""
@@ -273,7 +287,7 @@ class Database:
 
 def find_topic(db: sqlite3.Connection, name: str) -> Topic | None:
     """Return a topic, or ``None``."""
-    query = "SELECT id, name, schema, version FROM topics WHERE name = ?"
+    query = "SELECT id, name, schema, version, home FROM topics WHERE name = ?"
     row = db.execute(query, (name,)).fetchone()
     return None if row is None else Topic(*row)
 
@@ -286,6 +300,10 @@ def _code(error: sqlite3.Error) -> int:
 def _layout(db: sqlite3.Connection) -> int:
     (layout,) = db.execute("PRAGMA user_version").fetchone()
     return int(layout)
+
+
+def _has_homes(db: sqlite3.Connection) -> bool:
+    return any(row[1] == "home" for row in db.execute("PRAGMA table_info(topics)").fetchall())
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -3,8 +3,8 @@
 The keys of a topic begin with ``KEYS[1]``, which is ``wsmux:data:NAMESPACE:TOPIC``, and go on so:
 
 =============  ==================================================================================
-``:topic``     hash: schema, partitions, version, time of the last commit, and for each partition
-               ``e:N``, ``l:N``, ``b:N``: its earliest and latest offset and its bytes
+``:topic``     hash: schema, partitions, version, time of the last commit, ``home``, and for each
+               partition ``e:N``, ``l:N``, ``b:N``: its earliest and latest offset and its bytes
 ``:rows:N``    stream of a partition. The id of an entry is the offset behind its rows; its fields
                are offset, version, time, bytes, groups, and ``d``, the data, or ``f``, its part
 ``:part:F``    list of a part's data, in chunks of a bounded size
@@ -77,11 +77,13 @@ def _script(text: str) -> str:
     return _COMMON + text
 
 
-# KEYS: topic, names. ARGV: name, schema, partitions. Returns those of the one that is there.
+# KEYS: topic, names. ARGV: name, schema, partitions, home. Returns the schema and the partitions of
+# the one that is there.
 CREATE = _script("""
 local there = redis.call('HMGET', at('topic'), 'schema', 'partitions')
 if there[1] then return there end
-redis.call('HSET', at('topic'), 'schema', ARGV[2], 'partitions', ARGV[3], 'version', 0, 'time', 0)
+redis.call('HSET', at('topic'), 'schema', ARGV[2], 'partitions', ARGV[3], 'version', 0, 'time', 0,
+  'home', ARGV[4])
 redis.call('SADD', KEYS[2], ARGV[1])
 return {}
 """)
@@ -228,7 +230,8 @@ if ARGV[2] ~= '' then redis.call('HDEL', at('readers'), ARGV[2]) end
 return 1
 """)
 
-# KEYS: topic, names. ARGV: name, time before which, how many at most. Forgets the transactions that
+# KEYS: topic, names. ARGV: name, time before which, how many at most, home. Gives a topic of an
+# earlier version its home. Forgets the transactions that
 # were last written to, or made without a query, before a time; returns how many, or -1 if there is
 # no such topic any more.
 EXPIRE = _script("""
@@ -244,6 +247,7 @@ for _, query in ipairs(once) do
   redis.call('HDEL', at('queries'), query)
   redis.call('ZREM', at('once'), query)
 end
+redis.pcall('HSETNX', at('topic'), 'home', ARGV[4])  -- unless there is no memory
 return #old + #once
 """)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -63,6 +64,7 @@ from .redis_scripts import (
 from .redis_store import LOOK_AGAIN, Bell, RedisStore
 from .rules import (
     Key,
+    check_home,
     check_offsets,
     check_partitions,
     check_query,
@@ -176,7 +178,7 @@ class RedisTopics(TopicStore):
         wanted, stored = check_partitions(partitions), stored_schema(schema)
         check_schema(stored)
         text = schema_text(stored)
-        there = self._run(CREATE, topic, topic, text, wanted, beside="names")
+        there = self._run(CREATE, topic, topic, text, wanted, _new_home(), beside="names")
         if there and not (there[0].decode() == text and int(there[1]) == wanted):
             check_same(topic, there[0].decode(), int(there[1]), stored, partitions)
         return not there
@@ -288,16 +290,21 @@ class RedisTopics(TopicStore):
         end: int,
         columns: Sequence[str] | None = None,
         metadata: bool = False,
+        home: str | None = None,
     ) -> Table:
         told = self._told(topic)
+        home = home or told.get(b"home", b"").decode()
+        check_home(topic, home, _heads(told).home)
         check_offsets(topic, _heads(told), partition, start, end)
         schema = _schema(told[b"schema"])
         wanted = bound_columns(columns, with_metadata(schema) if metadata else schema)
-        return Table(wanted, self._rows(topic, schema, wanted, metadata, partition, start, end))
+        rows = self._rows(topic, home, schema, wanted, metadata, partition, start, end)
+        return Table(wanted, rows)
 
     def _rows(
         self,
         topic: str,
+        home: str,
         schema: Any,
         told: Any,
         metadata: bool,
@@ -308,7 +315,9 @@ class RedisTopics(TopicStore):
         names = [name for name in told.names if not (metadata and name in METADATA)]
         key = f"{self._prefix}:{topic}:rows:{partition}"
         while start < end:
-            (found,) = self._store.run(("XRANGE", key, f"{start + 1}-0", "+", "COUNT", AHEAD))
+            look = "XRANGE", key, f"{start + 1}-0", "+", "COUNT", AHEAD
+            found, there = self._store.run(look, ("HGET", f"{self._prefix}:{topic}:topic", "home"))
+            check_home(topic, home, (there or b"").decode())
             entries = [_Entry.of(*each) for each in found]
             if not entries or entries[0].start > start:
                 raise self._missing(topic, partition, start, end)
@@ -399,7 +408,8 @@ class RedisTopics(TopicStore):
         for name in sorted(each.decode() for each in names):
             before = repr(now - self.ttl)
             while not self._stopping:
-                if self._run(EXPIRE, name, name, before, AT_ONCE, beside="names") < AT_ONCE:
+                limits_of = before, AT_ONCE, _new_home()
+                if self._run(EXPIRE, name, name, *limits_of, beside="names") < AT_ONCE:
                     break
             while not self._stopping and any(told):
                 if not self._run(DROP, name, name, repr(now), AT_ONCE, *told):
@@ -510,7 +520,14 @@ def _schema(text: bytes) -> Any:
 
 def _heads(told: dict[bytes, bytes]) -> Heads:
     partitions = range(int(told[b"partitions"]))
-    return Heads(*([int(told.get(b"%s:%d" % (kind, n), 0)) for n in partitions] for kind in _KINDS))
+    earliest, latest, sizes = (
+        [int(told.get(b"%s:%d" % (kind, n), 0)) for n in partitions] for kind in _KINDS
+    )
+    return Heads(earliest, latest, sizes, told.get(b"home", b"").decode())
+
+
+def _new_home() -> str:
+    return uuid.uuid4().hex[:16]
 
 
 # The fields of a topic that tell of its partitions.

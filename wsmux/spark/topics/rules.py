@@ -15,6 +15,7 @@ from ..store.schemas import schema_from_text, takes
 
 __all__ = [
     "Key",
+    "check_home",
     "check_offsets",
     "check_partitions",
     "check_query",
@@ -132,6 +133,17 @@ def check_offsets(topic: str, heads: Heads, partition: int, start: int, end: int
         raise refusal(Code.BAD_OFFSETS, text)
     if start < earliest and start < end:
         text = f"offset {start} of {place} is gone; the earliest is {earliest}"
+        raise refusal(Code.OFFSETS_GONE, text)
+
+
+def check_home(topic: str, wanted: str | None, home: str) -> None:
+    """Check that a topic is the one whose rows are wanted, as far as both are known.
+
+    Raises:
+        RiverError: OFFSETS_GONE.
+    """
+    if wanted and home and wanted != home:
+        text = f"topic {topic} was removed and made anew, and the rows of the former one are gone"
         raise refusal(Code.OFFSETS_GONE, text)
 
 

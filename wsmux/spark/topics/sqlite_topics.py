@@ -15,6 +15,7 @@ import json
 import os
 import sqlite3
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ from .change_watch import POLL, ChangeWatch
 from .database import Database, Topic, find_topic
 from .rules import (
     Key,
+    check_home,
     check_offsets,
     check_partitions,
     check_query,
@@ -155,7 +157,8 @@ class SqliteTopics(TopicStore):
             sync_path(self._path)
         db.execute("DELETE FROM topics WHERE name = ?", (name,))  # whose folder was removed
         made = db.execute(
-            "INSERT INTO topics (name, schema, version) VALUES (?, ?, 0)", (name, schema)
+            "INSERT INTO topics (name, schema, version, home) VALUES (?, ?, 0, ?)",
+            (name, schema, uuid.uuid4().hex[:16]),
         )
         db.executemany(
             "INSERT INTO partitions VALUES (?, ?, 0, 0, 0, 0)",
@@ -306,9 +309,11 @@ class SqliteTopics(TopicStore):
         end: int,
         columns: Sequence[str] | None = None,
         metadata: bool = False,
+        home: str | None = None,
     ) -> Table:
         with self._database.read() as db:
             found = self._topic(db, topic)
+            check_home(topic, home, found.home)
             check_offsets(topic, _heads(db, found), partition, start, end)
         schema = schema_from_text(found.schema)
         told = bound_columns(columns, with_metadata(schema) if metadata else schema)
@@ -331,6 +336,8 @@ class SqliteTopics(TopicStore):
         while start < end:
             with self._database.read() as db:
                 segments = _segments(db, topic, partition, start, end)
+                # Behind the look: a topic that was made anew may have the id of the former one.
+                check_home(topic.name, topic.home, self._topic(db, topic.name).home)
                 if not segments or segments[0].file == lost:
                     check_offsets(topic.name, _heads(db, topic), partition, start, end)
                     where = f"what holds offset {start} of partition {partition}"
@@ -441,7 +448,8 @@ class _Staged(NamedTuple):
 def _heads(db: sqlite3.Connection, topic: Topic) -> Heads:
     query = "SELECT earliest, latest, bytes FROM partitions WHERE topic = ? ORDER BY partition"
     rows = db.execute(query, (topic.id,)).fetchall()
-    return Heads(*([row[place] for row in rows] for place in range(3)))
+    earliest, latest, sizes = ([row[place] for row in rows] for place in range(3))
+    return Heads(earliest, latest, sizes, topic.home)
 
 
 def _done(db: sqlite3.Connection, topic: Topic, key: Key) -> Committed | None:
