@@ -193,7 +193,8 @@ def _rows_at_once(
             size += max(chunk.total_uncompressed_size, least * chunk.num_values)
             if _is_coded(chunk) and at not in coded:
                 most = CODED_ROWS
-    return max(1, min(most, group.num_rows * READ_BYTES // max(1, size)))
+    fitting: int = group.num_rows * READ_BYTES // max(1, size)
+    return max(1, min(most, fitting))
 
 
 def _paths(path: str) -> Iterator[str]:
