@@ -6,11 +6,17 @@ import gc
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["interrupted_at", "signalled_at"]
+from wsmux.runtime.parking import OneShotEvent
+
+__all__ = ["interrupted_at", "interrupted_by", "signalled_at"]
+
+# Seconds until a signal is sent again whose handler was not called.
+SENT_AGAIN = 0.1
 
 
 class _Interrupted(BaseException):
@@ -71,6 +77,35 @@ def interrupted_at(
         return True
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def interrupted_by(
+    number: signal.Signals, handle: Callable[[], object]
+) -> Iterator[Callable[[], None]]:
+    """Call something in a handler of a signal, once, in the main thread, which must enter this.
+
+    Yields what sends the signal, from any other thread, and returns when the handler has begun. It
+    sends it again and again: if a signal comes between CPython's last look for one and the system
+    call in which the main thread then waits, the handler is not called before the end of that wait.
+    """
+    begun, main = OneShotEvent(), threading.get_ident()
+
+    def run(*_: object) -> None:
+        if not begun.is_set():
+            begun.set()
+            handle()
+
+    def send() -> None:
+        while not begun.is_set():
+            signal.pthread_kill(main, number)
+            begun.wait(SENT_AGAIN)
+
+    before = signal.signal(number, run)
+    try:
+        yield send
+    finally:
+        signal.signal(number, before)
 
 
 def signalled_at(number: int, action: Callable[[], object], sent: signal.Signals) -> bool:

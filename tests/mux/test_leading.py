@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from wsmux.runtime.parking import EventParker, Waiter
 from ..helpers.carriers import ON_SOME, Carrier, Ends
 from ..helpers.connections import Join, Spawn
 from ..helpers.inside import is_led, on_led_round, plain_socket_of
-from ..helpers.interrupts import interrupted_at
+from ..helpers.interrupts import interrupted_at, interrupted_by
 from ..helpers.joined_streams import Joined, open_pair, read_exactly
 from ..helpers.resumed import joined, pair
 from ..helpers.scripted import WAIT
@@ -138,32 +137,29 @@ def test_a_signal_handler_may_use_the_connection_of_the_read_it_interrupts(
     """It finds the socket with the I/O thread, which answers it."""
     near, far = open_pair(*ends)
     other = open_pair(*ends)
-    main, done = threading.get_ident(), threading.Event()
+    done = threading.Event()
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle() -> None:
         IN_HANDLERS[action](ends, other)
         done.set()
 
-    def send() -> None:
+    def send(interrupt: Callable[[], None]) -> None:
         leads(ends.client)
-        signal.pthread_kill(main, signal.SIGALRM)
+        interrupt()
         if action == "read":
             other.far.write(b"y")
         assert done.wait(WAIT)
         if action != "close":
             far.write(b"x")
 
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        sending = spawn(send)
+    with interrupted_by(signal.SIGALRM, handle) as interrupt:
+        sending = spawn(send, interrupt)
         if action == "close":
             with pytest.raises(wsmux.ConnectionClosedOK):
                 near.read(1)
         else:
             assert near.read(1) == b"x"
         sending.result(WAIT)
-    finally:
-        signal.signal(signal.SIGALRM, before)
 
 
 @OVER_SOCKETS

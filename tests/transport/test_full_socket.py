@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import array
-import os
 import select
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from wsmux.runtime.parking import borrow
 
 from ..helpers.connections import Spawn
 from ..helpers.inside import multiplexer_of, record_of, wakeup_of
+from ..helpers.interrupts import interrupted_by
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import polls, wait_for
@@ -168,18 +168,18 @@ Handle = Callable[[], object]
 @pytest.fixture
 def interrupt(meeting: Meeting, spawn: Spawn) -> Iterator[Callable[[Handle], Future[None]]]:
     """Call something in a handler of a signal once this thread waits for the socket."""
-    before = signal.getsignal(signal.SIGUSR1)
+    with ExitStack() as handlers:
 
-    def send() -> None:
-        wait_for(meeting.holder_waits)
-        os.kill(os.getpid(), signal.SIGUSR1)
+        def prepare(handle: Handle) -> Future[None]:
+            send = handlers.enter_context(interrupted_by(signal.SIGUSR1, handle))
 
-    def prepare(handle: Handle) -> Future[None]:
-        signal.signal(signal.SIGUSR1, lambda *_: handle())
-        return spawn(send)
+            def when_full() -> None:
+                wait_for(meeting.holder_waits)
+                send()
 
-    yield prepare
-    signal.signal(signal.SIGUSR1, before)
+            return spawn(when_full)
+
+        yield prepare
 
 
 def read_to_the_end(peer: PurePeer) -> int:
