@@ -66,6 +66,7 @@ class Meeting:
         streams = [self.connection.open_stream(timeout=WAIT) for _ in range(count)]
         self.peer.accept(count)
         wait_for(lambda: all(self.credit(stream) >= CALM.max_frame_size for stream in streams))
+        wait_for(lambda: polls(self.connection))  # else the I/O thread might send for a writer
         return streams
 
     def credit(self, stream: wsmux.Stream) -> int:
