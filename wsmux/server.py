@@ -373,8 +373,8 @@ def serve(
         token: required from clients as ``Authorization: Bearer TOKEN``; others get 401 before the
             upgrade. A string, several strings, or a function that takes one and returns whether it
             is valid. It may raise ``PermissionError`` with a sentence for the client, or a
-            ``HandshakeError``; any other exception is logged, and the answer is 500. By default,
-            no token is required.
+            ``HandshakeError`` with a status of its own; any other exception is logged, and the
+            answer is 500. By default, no token is required.
         authorize: called with the ``Request`` of each client, in the thread of its connection,
             before the WebSocket is accepted and behind all other checks. It returns the name of the
             user, which is ``connection.user``; ``True`` for a client without a name; or ``False``

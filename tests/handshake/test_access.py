@@ -72,6 +72,7 @@ def test_a_function_may_say_why_not() -> None:
         ConnectionError("the database is away"),
         PermissionError(13, "Permission denied", "/etc/app/keys"),
         LookupError("secret"),
+        HandshakeError("come in", 200),
         SystemExit(3),
     ],
     ids=lambda failure: type(failure).__name__,
@@ -90,13 +91,14 @@ def test_a_function_that_fails_is_logged_and_tells_the_client_nothing(
     assert type(failure).__name__ in caplog.text
 
 
-def test_a_function_may_answer_with_a_status_of_its_own() -> None:
+@pytest.mark.parametrize(("status", "answered"), [(503, 503), (None, 401)])
+def test_a_function_may_answer_with_a_status_of_its_own(status: int | None, answered: int) -> None:
     def busy(token: str) -> bool:
-        raise HandshakeError("come back at noon", 503)
+        raise HandshakeError("come back at noon", status, 60.0)
 
     with pytest.raises(HandshakeError, match="come back at noon") as caught:
         check(busy, "Bearer secret")
-    assert caught.value.status == 503
+    assert (caught.value.status, caught.value.retry_after) == (answered, 60.0)
 
 
 def test_an_empty_collection_lets_nobody_in() -> None:

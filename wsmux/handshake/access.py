@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from ..exceptions import HandshakeError
 from ..runtime.arguments import strings
@@ -42,8 +42,9 @@ class Access:
         token: a token, a collection of tokens, or a function. The function is called with the token
             and returns the identity of its holder, or true; false refuses the token, and so does
             ``PermissionError``, whose message is sent to the client, such as that the token has
-            expired; not one of the system, which has a number. Whatever else it raises is a failure
-            of its own, but for a ``HandshakeError``. ``None`` accepts every request.
+            expired; not one of the system, which has an ``errno``. A ``HandshakeError`` refuses it
+            with a status of its own. Whatever else it raises is a failure of the function.
+            ``None`` accepts every request.
 
     Raises:
         ValueError: a token is empty, or cannot be sent in a header.
@@ -64,8 +65,9 @@ class Access:
         """Return the identity of the client: the result of the function, otherwise true.
 
         Raises:
-            HandshakeError: the token is missing or invalid, with status 401 and a sentence; or the
-                function has failed, which is logged, with 500.
+            HandshakeError: the token is missing or invalid, with status 401 and a sentence, or with
+                the status that the function has raised; or the function has failed, which is
+                logged, with 500.
         """
         if self._function is None and self._tokens is None:
             return True
@@ -88,7 +90,10 @@ class Access:
 
     def _who(self, token: str) -> Any:
         if self._function is not None:
-            return self._function(token)
+            try:
+                return self._function(token)
+            except HandshakeError as error:
+                _refuse(error, "token", 401)
         given, found = token.encode("utf-8", "surrogateescape"), False
         for known in self._tokens or ():
             found |= hmac.compare_digest(given, known)  # all of them, against timing attacks
@@ -103,6 +108,28 @@ def check_authorize(authorize: object) -> None:
             "authorize must be a function of a wsmux.Request that returns the name of the user, "
             f"True or False, not {kind}"
         )
+
+
+def _refuse(error: HandshakeError, name: str, status: int) -> NoReturn:
+    """Raise the refusal that a function of the application has raised, with a status.
+
+    Args:
+        error: what it has raised.
+        name: the argument that the function is.
+        status: if it has said none.
+
+    Raises:
+        HandshakeError: the refusal.
+        ValueError: its status refuses nobody.
+    """
+    if error.status is None:
+        raise HandshakeError(str(error), status, error.retry_after) from error
+    if not 400 <= error.status <= 599:
+        raise ValueError(
+            f"{name}= raised a HandshakeError of status {error.status}: a refusal has one from "
+            "400 to 599"
+        ) from error
+    raise error
 
 
 def authorized(authorize: Authorize | None, request: Request) -> Request:
@@ -121,14 +148,7 @@ def authorized(authorize: Authorize | None, request: Request) -> Request:
     try:
         user = authorize(request)
     except HandshakeError as error:
-        if error.status is None:
-            raise HandshakeError(str(error), 403, error.retry_after) from error
-        if not 400 <= error.status <= 599:
-            raise ValueError(
-                f"authorize= raised a HandshakeError of status {error.status}: a refusal has one "
-                "from 400 to 599"
-            ) from error
-        raise
+        _refuse(error, "authorize", 403)
     if user is True:
         return request
     # By its type: a proxy of werkzeug says that its class is that of what it stands for.
