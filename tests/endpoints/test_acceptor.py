@@ -169,8 +169,8 @@ FEW_DESCRIPTORS = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 import wsmux
+taken = [open("/dev/null") for _ in range(int(sys.argv[1]))]
 with wsmux.serve(wsmux.Connection.wait_closed) as server:
-    taken = [open("/dev/null") for _ in range(int(sys.argv[1]))]
     print(server.url, flush=True)
     sys.stdin.read()
 """

@@ -33,7 +33,8 @@ def descriptors_left(newest: int) -> bool:
     """Return whether there are some left for the connection of a socket that was just opened.
 
     Args:
-        newest: its descriptor, which is the lowest that was free. So about as many are in use.
+        newest: its descriptor, the lowest that was free when the wait for the socket began. So
+            about as many are in use, if none has been opened in numbers since then.
     """
     most = descriptors()
     return newest < most - most * LAST // PARTS
