@@ -405,17 +405,18 @@ class TestServerThatIsNotThereYet:
 
 
 def test_a_second_shutdown_with_less_time_ends_the_wait_of_the_first(spawn: Spawn) -> None:
-    gone = threading.Event()
+    called, gone = threading.Event(), threading.Event()
     disposed: list[Any] = []
     service = rpc.Service("kept", state="the state", dispose=disposed.append)
 
     @service.rpc()
     def hang(ctx: rpc.Context, init: Any) -> None:
+        called.set()
         gone.wait(WAIT)
 
     with rpc.serve([service]) as server, rpc.connect(server.url) as client:
         call = spawn(client.rpc, "kept", "hang", None, WAIT)
-        wait_for(lambda: any(each.calls for each in server.handler.list_sessions()))
+        assert called.wait(WAIT)
         first = spawn(server.handler.shutdown, None)
         with pytest.raises(rpc.RiverError):
             call.result(WAIT)  # the first one has begun
