@@ -115,10 +115,11 @@ threading.Event().wait()
 
 # A shutdown with much time, which one with less ends; and one that ends by nothing.
 GRACEFUL = """
-ended, exiting = threading.Event(), threading.Event()
+ended, exiting, handled = threading.Event(), threading.Event(), threading.Event()
 
 def stop(number, frame):
     say("handled")
+    handled.set()
 
 def leave(number, frame):
     sys.exit(5)
@@ -142,6 +143,7 @@ def stuck(timeout):
 def test_a_quick_stop_leaves_little_time_to_a_graceful_one(number: str) -> None:
     said, status, _ = run(f"""{GRACEFUL}
 def send_when():
+    handled.wait()
     send(signal.{number})
 
 signal.signal(signal.SIGTERM, stop)
@@ -172,6 +174,32 @@ send(signal.SIGTERM)
 threading.Event().wait()
 """)
     assert sorted(said[:3]) == ["graceful 1.0", "graceful 20.0", "stuck 1.0"]
+
+
+def test_a_signal_that_comes_while_a_shutdown_begins_leaves_none_of_them_out() -> None:
+    said, status, _ = run(f"""{GRACEFUL}
+import _thread
+start = _thread.start_new_thread
+
+def send_when():
+    pass
+
+def starts(function, arguments):
+    _thread.start_new_thread = start
+    signal.raise_signal(signal.SIGQUIT)  # its handler exits
+    return start(function, arguments)
+
+_thread.start_new_thread = starts
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGQUIT, leave)
+shut_down_on_signals(stuck, 20.0)
+shut_down_on_signals(graceful, 3.0)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    # The hurried one may be called once more, too, as it may not have ended yet.
+    assert {"graceful 3.0", "handled", "stuck 1.0"} <= set(said)
+    assert status == 5
 
 
 def test_a_stop_that_was_not_hurried_leaves_no_thread_behind() -> None:

@@ -17,6 +17,7 @@ import atexit
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -86,23 +87,12 @@ class _Handler:
         dies = self._before == signal.SIG_DFL
         if dies:
             signal.signal(number, signal.SIG_DFL)  # the second signal does not wait
-        try:
-            _process.begin(number, dies)
-        finally:
-            if callable(self._before):
-                try:
-                    self._before(number, frame)
-                except SystemExit:
-                    if not _process.exiting:  # otherwise it would cut the exit short
-                        raise
+        before = partial(self._before, number, frame) if callable(self._before) else None
+        _process.handle(number, dies, before)
 
 
 class _Process:
-    """Know what this process shuts down, and how far that is.
-
-    Attributes:
-        exiting: functions of ``atexit`` are being called.
-    """
+    """Know what this process shuts down, and how far that is."""
 
     def __init__(self) -> None:
         self._shutdowns: dict[Shutdown, float | None] = {}
@@ -113,7 +103,8 @@ class _Process:
 
     def forked(self) -> None:
         """Begin again: what the parent shuts down goes on in a forked child."""
-        self._begun = self.exiting = False
+        self._begun = self._beginning = self._exiting = False
+        self._befores: list[Callable[[], object]] = []  # to be called once everything has begun
         self._left: set[OneShotEvent] = set()  # of what is being shut down; each is set at its end
         self._done = OneShotEvent()
         self._hurried = OneShotEvent()  # set when all is done, too
@@ -144,17 +135,37 @@ class _Process:
         self._joins.append(join)
         self._longest = longest
 
-    def begin(self, number: int, dies: bool) -> None:
-        """Begin with everything, once; in a signal handler of the main thread."""
+    def handle(self, number: int, dies: bool, before: Callable[[], object] | None) -> None:
+        """Begin with everything, once, then do as before; in a signal handler of the main thread.
+
+        The handler of another signal may interrupt this one, and what was done before may raise
+        ``SystemExit``. So that waits until everything has begun.
+        """
         if dies:
             self._dies_by = number
+        if before is not None:
+            self._befores.append(before)
         quick = number != signal.SIGTERM
-        if self._begun or self.exiting:
-            if quick:
-                self._hurried.set()
-            self._die_if_done()
+        if not (self._begun or self._exiting):
+            self._beginning = self._begun = True
+            try:
+                self._begin(quick)
+            finally:
+                self._beginning = False
+        elif quick:
+            self._hurried.set()
+        if self._beginning:
             return
-        self._begun = True
+        self._die_if_done()
+        befores, self._befores = self._befores, []
+        for each in befores:
+            try:
+                each()
+            except SystemExit:
+                if not self._exiting:  # otherwise it would cut the exit short
+                    raise
+
+    def _begin(self, quick: bool) -> None:
         beginning = OneShotEvent()
         self._left.add(beginning)
         for shutdown, timeout in list(self._shutdowns.items()):
@@ -196,11 +207,12 @@ class _Process:
             os.kill(os.getpid(), self._dies_by)
 
     def _exits(self) -> None:
-        self.exiting = True
+        """Note that functions of ``atexit`` are being called."""
+        self._exiting = True
 
     def _at_exit(self) -> None:
         """Wait for what has begun, and shut down the rest: its threads would end as they stand."""
-        begun, self.exiting = self._begun, True
+        begun, self._exiting = self._begun, True
         left = Deadline(self._longest)
         for shutdown, default in list(self._at_exits.items()):
             if not (begun and shutdown in self._shutdowns):
