@@ -8,9 +8,11 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 
+from wsmux.bus.relay import server as serving
 from wsmux.bus.relay.memory_queues import MemoryQueues
 from wsmux.bus.relay.server import MAX_POSTS, RelayServer
 from wsmux.bus.session.link import dial
@@ -20,6 +22,7 @@ from wsmux.bus.wire.envelope import MAX_ENVELOPE
 from wsmux.bus.wire.tokens import MAX_LIFE, make_token
 from wsmux.config import Config
 from wsmux.exceptions import HandshakeError
+from wsmux.handshake.http_request import respond
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.memory import REPORT_STEP, process_memory
 
@@ -223,6 +226,20 @@ def test_metrics_have_the_names_of_the_known_relay() -> None:
         assert metric(server, "relay_message_rx") == 1
         assert metric(server, "relay_message_tx") == 1
         assert metric(server, "relay_message_tx_bytes") > metric(server, "relay_message_rx_bytes")
+
+
+def test_metrics_have_the_time_of_a_handshake_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of many names take a slow client longer than a refusal."""
+    given: list[float] = []
+
+    def noted(*arguments: Any) -> None:
+        given.append(arguments[-1])
+        respond(*arguments)
+
+    monkeypatch.setattr(serving, "respond", noted)
+    with served(config=Config(handshake_timeout=WAIT)) as server:
+        assert get(server, "/metrics")[0] == 200
+    assert given == [WAIT]
 
 
 def test_the_numbers_of_connections_that_ended_stay() -> None:
