@@ -24,9 +24,8 @@ UNIX = "unix"
 # The source addresses of local processes, unless they bind to another one.
 _OWN = frozenset({IPv4Address("127.0.0.1"), IPv6Address("::1")})
 
-
-# IPv4 addresses in IPv6. They are not written as IPv4 anywhere else: a network that a proxy is
-# trusted in need not be that of a client whose address was translated.
+# What a translator puts IPv4 clients in. Only counted as IPv4: no client behind one is a proxy that
+# is trusted by its IPv4 address, or a process on this machine.
 _TRANSLATED = IPv6Network("64:ff9b::/96")
 
 
