@@ -246,7 +246,7 @@ def test_a_preloaded_application_is_shut_down_in_each_worker() -> None:
         process.wait(PATIENCE)
 
 
-def test_sessions_of_river_end_and_states_are_disposed_of_without_a_signal_handler() -> None:
+def test_sessions_of_river_end_and_states_are_disposed_of_unasked() -> None:
     with site() as (process, url), rpc.connect(f"{url}river") as client:
         call = client.subscribe("kept", "hang", None)
         assert call.read(PATIENCE) == "begun"

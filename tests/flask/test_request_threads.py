@@ -17,7 +17,7 @@ from flask import Flask, request
 
 import wsmux
 from wsmux import rpc
-from wsmux.flask import Mux
+from wsmux.flask import Mux, upgrades
 from wsmux.flask import request_threads as module
 from wsmux.flask.request_threads import (
     ConnectionLimit,
@@ -142,6 +142,31 @@ def test_why_a_connection_holds_its_thread(
     else:
         assert reason == why
     assert not closes_alone(environ or {}, reason)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("worker", "times"),
+    [(threaded(), [16.0]), (threaded(is_ssl=True), []), (Worker(cfg=Settings), []), (None, [])],
+    ids=["gthread", "TLS", "another", "none"],
+)
+def test_only_a_worker_that_gets_threads_back_drains_unasked(
+    worker: Worker | None, times: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[float | None] = []
+
+    def note(shutdown: object, timeout: float | None, *, unasked: bool) -> None:
+        assert unasked
+        begun.append(timeout)
+
+    monkeypatch.setattr(upgrades, "shut_down_on_signals", note)
+    if worker is not None:
+        signal.signal(signal.SIGUSR1, worker.handle)
+    mux = Mux(Flask("app"))
+    mux.route("/holds")(wsmux.Connection.wait_closed)
+    assert not begun
+    mux.stream_route("/gives-back")(print)
+    assert begun == times
 
 
 def test_why_is_logged_once_in_each_process(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,7 +40,7 @@ def app(
 
     Args:
         descriptors: how many the process may have.
-        drain: seconds to drain for on SIGTERM, ``None`` to do nothing then.
+        drain: seconds to drain for on SIGTERM, ``None`` for as many as there are unasked.
         workers: a directory over which sessions reach other workers; their processes are noted in
             its file ``seen``, a line for each WebSocket. ``None`` resumes no connections.
         grace: seconds that they are kept.

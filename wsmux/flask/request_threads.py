@@ -25,7 +25,7 @@ from ..runtime.logs import logger
 __all__ = [
     "ConnectionLimit",
     "closes_alone",
-    "in_worker",
+    "gets_threads_back",
     "longest_closing",
     "longest_stop",
     "most_connections",
@@ -77,11 +77,6 @@ def _gunicorn_worker() -> Any:
         if any(kind.__module__ == "gunicorn.workers.base" for kind in type(worker).__mro__):
             return worker
     return None
-
-
-def in_worker() -> bool:
-    """Return whether this process is a worker of gunicorn."""
-    return _gunicorn_worker() is not None
 
 
 def request_threads() -> int | None:
@@ -139,6 +134,11 @@ def why_held(environ: Mapping[str, Any] | None = None) -> str | None:
         return _UNKNOWN
     sock = None if environ is None else environ.get("gunicorn.socket")
     return _TLS if worker.cfg.is_ssl or isinstance(sock, ssl.SSLSocket) else None
+
+
+def gets_threads_back() -> bool:
+    """Return whether this process is a worker of gunicorn whose connections need hold no thread."""
+    return _gunicorn_worker() is not None and why_held() is None
 
 
 def closes_alone(environ: Mapping[str, Any], reason: str | None) -> bool:
@@ -214,7 +214,7 @@ class ConnectionLimit:
 
     def tell(self) -> None:
         """Log at start if gunicorn's process has too few descriptors for ``most`` connections."""
-        if self._most is None or _gunicorn_worker() is None or why_held() is not None:
+        if self._most is None or not gets_threads_back():
             return
         if self._most > (most := descriptors.most_connections()):
             _log.warning(

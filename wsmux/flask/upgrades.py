@@ -31,7 +31,7 @@ from .detached_threads import DetachedThreads
 from .request_threads import (
     ConnectionLimit,
     closes_alone,
-    in_worker,
+    gets_threads_back,
     longest_stop,
     tell_why_held,
     why_held,
@@ -94,13 +94,14 @@ class Upgrades:
     def begin(self, shutdown: Shutdown) -> None:
         """Begin to serve routes whose connections may leave their threads.
 
-        Logs, as far as the server is known, what they cost it. A worker of gunicorn calls
-        ``shutdown`` when it is told to stop: it does not wait for what it does not know of, but for
-        threads that are held, and exits only behind these, if it is not killed before.
+        Logs, as far as the server is known, what they cost it. A worker of gunicorn that gets
+        threads back calls ``shutdown`` when it is told to stop: it does not wait for what it does
+        not know of, but for threads that others hold, and exits only behind these, if it is not
+        killed before.
         """
         tell_why_held(why_held())
         self._limit.tell()
-        if in_worker():
+        if gets_threads_back():
             with suppress(ValueError):  # an application that is made in another thread
                 shut_down_on_signals(shutdown, _at_stop(longest_stop()), unasked=True)
 
