@@ -510,8 +510,8 @@ def test_without_a_descriptor_the_answer_is_503_and_no_upgrade(
     with wsmux.serve(wsmux.Connection.wait_closed) as ours, werkzeug_serving(app) as port:
         url = ours.url if server == "serve" else f"ws://127.0.0.1:{port}/"
         with monkeypatch.context() as lacking:
-            for name in ("dup", "fromfd"):
-                lacking.setattr(os if name == "dup" else socket, name, no_descriptor)
+            lacking.setattr(os, "dup", no_descriptor)
+            lacking.setattr(socket, "fromfd", no_descriptor)
             with pytest.raises(wsmux.HandshakeError, match="no descriptor left") as caught:
                 wsmux.connect(url)
             assert caught.value.status == 503

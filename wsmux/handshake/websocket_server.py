@@ -356,10 +356,7 @@ def end_at_server(environ: Mapping[str, Any]) -> None:
         return
     sock, _ = found
     with suppress(OSError):  # the client has disconnected
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-    if isinstance(sock, ssl.SSLSocket):
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)  # forgets what was decrypted and not read
+        sock.shutdown(socket.SHUT_RDWR)  # with TLS, what was decrypted and not read is forgotten
     with suppress(OSError):  # it was reset, or is closed
         while os.read(sock.fileno(), _PIECE):
             pass
