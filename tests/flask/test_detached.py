@@ -162,9 +162,9 @@ def told(connection: wsmux.Connection) -> int | None:
         pytest.param(0.5, signal.SIGTERM, id="drained, stopped"),
         pytest.param(0.5, signal.SIGHUP, id="drained, reloaded"),
         pytest.param(0.5, signal.SIGINT, id="drained, stopped at once", marks=pytest.mark.wide),
-        pytest.param(None, signal.SIGTERM, id="at exit, stopped"),
-        pytest.param(None, signal.SIGHUP, id="at exit, reloaded", marks=pytest.mark.wide),
-        pytest.param(None, signal.SIGINT, id="at exit, stopped at once"),
+        pytest.param(None, signal.SIGTERM, id="unasked, stopped"),
+        pytest.param(None, signal.SIGHUP, id="unasked, reloaded", marks=pytest.mark.wide),
+        pytest.param(None, signal.SIGINT, id="unasked, stopped at once"),
     ],
 )
 def test_a_stop_and_a_reload_close_with_1001(drain: float | None, number: signal.Signals) -> None:
@@ -188,7 +188,7 @@ def test_a_stop_and_a_reload_close_with_1001(drain: float | None, number: signal
         assert "Traceback" not in errors, errors
 
 
-@pytest.mark.parametrize("drain", [4.0, None], ids=["drained", "at exit"])
+@pytest.mark.parametrize("drain", [4.0, None], ids=["drained", "unasked"])
 def test_a_stream_may_end_after_a_stop(drain: float | None) -> None:
     with (
         site(drain=drain) as (process, url),

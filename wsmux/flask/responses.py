@@ -59,8 +59,8 @@ def last(response: Response) -> Response:
     """
     if _takes_upgrades(request.environ):  # applications may not set it under other servers
         response.headers["Connection"] = "close"
-    if "gunicorn.socket" in request.environ:  # ignores the header if an application has set it
-        response.call_on_close(partial(end_at_server, request.environ))  # when it was sent
+    if "gunicorn.socket" in request.environ:  # gunicorn ignores that header of an application
+        response.call_on_close(partial(end_at_server, request.environ))  # once it has been sent
     return response
 
 
