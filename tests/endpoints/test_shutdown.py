@@ -15,6 +15,8 @@ from wsmux.endpoints.shutdown import REASON, ConnectionRegistry, end_connections
 from wsmux.exceptions import CloseCode, HandshakeError, StreamRefused
 from wsmux.runtime.deadline import Deadline
 
+from ..helpers.raw_peer import in_thread
+
 WAIT = 20.0
 
 
@@ -120,3 +122,10 @@ def test_a_shutdown_ends_what_is_served_and_refuses_what_comes(pairs: Pairs) -> 
         assert late_peer.wait_closed(WAIT)
         assert late_peer.close_code == CloseCode.GOING_AWAY
     assert not unknown.closed
+
+
+def test_who_looks_at_the_connections_does_not_wait_for_a_shutdown(pairs: Pairs) -> None:
+    """A signal handler may call that in the middle of the look, which would never end."""
+    registry = ConnectionRegistry(WAIT)
+    with registry.serving(pairs[0][0]), registry._lock:
+        assert in_thread(lambda: registry.connections).result(WAIT) == [pairs[0][0]]

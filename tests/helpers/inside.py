@@ -63,6 +63,7 @@ __all__ = [
     "is_led",
     "borrowed",
     "listener_of",
+    "lock_of",
     "lost_within",
     "memory_reported",
     "multiplexer_of",
@@ -309,6 +310,11 @@ def counted(server: Acceptor) -> Counted:
 def waited_for(server: Acceptor) -> int:
     """Return for how many clients a server waits that are not served yet."""
     return len(server._opening)
+
+
+def lock_of(server: Acceptor) -> threading.Lock:
+    """Return the lock that a shutdown takes."""
+    return server._lock
 
 
 def listener_of(server: Acceptor) -> socket.socket:
