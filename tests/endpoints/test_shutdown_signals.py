@@ -332,6 +332,24 @@ threading.Event().wait()
     assert sorted(said) == ["joined within True"] * 2 + ["late 3.0", "soon 4.0"]
 
 
+@pytest.mark.parametrize(("number", "time"), [("SIGTERM", 3.0), ("SIGQUIT", QUICK)])
+def test_what_a_signal_could_not_begin_is_shut_down_at_exit(number: str, time: float) -> None:
+    """From 3.12 on no thread can be started while a process that exits waits for its threads."""
+    said, _, errors = run(f"""
+import _thread
+
+def none(function, arguments):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+_thread.start_new_thread = none
+signal.signal(signal.{number}, lambda number, frame: say("handled"))
+shut_down_on_signals(soon, 3.0)
+send(signal.{number})
+""")
+    assert said == ["handled", f"soon {time}"]
+    assert "no thread can be started" in errors
+
+
 def test_a_signal_during_the_exit_begins_nothing_again() -> None:
     said, status, errors = run("""
 def stopped(timeout):

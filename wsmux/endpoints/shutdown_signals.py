@@ -103,13 +103,14 @@ class _Process:
 
     def forked(self) -> None:
         """Begin again: what the parent shuts down goes on in a forked child."""
-        self._begun = self._beginning = self._exiting = False
+        self._begun = self._beginning = self._quick = self._exiting = False
+        self._under_way: set[Shutdown] = set()
         self._befores: list[Callable[[], object]] = []  # to be called once everything has begun
         self._left: set[OneShotEvent] = set()  # of what is being shut down; each is set at its end
         self._done = OneShotEvent()
         self._hurried = OneShotEvent()  # set when all is done, too
         self._dies_by: int | None = None
-        self._at_exits: dict[Shutdown, float] = {}
+        self._at_exits: dict[Shutdown, float | None] = {}
         self._joins: list[Callable[[Deadline], object]] = []
         self._longest: float | None = None
 
@@ -146,6 +147,7 @@ class _Process:
         if before is not None:
             self._befores.append(before)
         quick = number != signal.SIGTERM
+        self._quick = self._quick or quick
         if not (self._begun or self._exiting):
             self._beginning = self._begun = True
             try:
@@ -174,8 +176,11 @@ class _Process:
             each = OneShotEvent()
             self._left.add(each)
             if not _started(self._shut_down, each, shutdown, at_most if quick else given):
+                self._at_exits.setdefault(shutdown, given)
                 self._finished(each)
-            elif not quick:
+                continue
+            self._under_way.add(shutdown)
+            if not quick:
                 _started(self._hurry, each, shutdown, at_most)
         self._finished(beginning)
 
@@ -215,8 +220,10 @@ class _Process:
         begun, self._exiting = self._begun, True
         left = Deadline(self._longest)
         for shutdown, default in list(self._at_exits.items()):
-            if not (begun and shutdown in self._shutdowns):
+            if shutdown not in self._under_way:
                 timeout = self._shutdowns.get(shutdown, default)
+                if self._quick:
+                    timeout = _least(timeout, QUICK)
                 _call(shutdown, _least(timeout, left.remaining()))
         if begun:
             self._done.wait()
