@@ -99,6 +99,7 @@ class FrameLimit:
                 client.sendall(TO_CLIENT)
             with suppress(OSError):
                 server.sendall(TO_SERVER)
+            drain(source)
         except OSError:
             pass  # one of them has gone, so the other one goes, too
         finally:
@@ -118,13 +119,22 @@ class FrameLimit:
             longer = file.read(2 if size == 126 else 8)
             head, size = head + longer, int.from_bytes(longer, "big")
         rest = file.read(size + (4 if head[1] & 128 else 0))
-        if size > self.limit:  # all of it was read, so that closing is no reset
+        if size > self.limit:
             raise _TooLongError
         return head + rest
 
 
 class _TooLongError(Exception):
     """A frame is longer than the gateway takes."""
+
+
+def drain(sock: socket.socket) -> None:
+    """Read until the other end closes: a reset, as by closing before, may hide the close frame."""
+    with suppress(OSError):  # it has gone, or the whole gateway ends
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(WAIT)
+        while sock.recv(65536):
+            continue
 
 
 def end(sock: socket.socket) -> None:

@@ -439,6 +439,28 @@ def test_an_abort_while_a_carrier_is_attached_ends_it(monkeypatch: pytest.Monkey
         assert stream.id == 1
 
 
+def test_a_carrier_that_is_refused_is_closed_under_the_mutex() -> None:
+    """Otherwise an abort that shuts it down meanwhile could meet the next owner of its number."""
+    with server_alone() as (server, _, _):
+        (connection,) = server.connections
+        transport = multiplexer_of(connection).transport
+        assert isinstance(transport, ResumableTransport)
+        held: list[bool] = []
+
+        class Noting(socket.socket):
+            def close(self) -> None:
+                if self.fileno() >= 0:
+                    held.append(transport.mutex.locked())
+                super().close()
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            assert transport.offer(Carrier(Noting(fileno=ours.detach()), 1 << 40, 0, True))
+            assert connection.wait_closed(WAIT)
+            assert held == [True]
+        assert "the peer says that it has received up to" in str(connection.error)
+
+
 def test_a_transport_that_has_ended_takes_no_carrier() -> None:
     with server_alone() as (server, _, _):
         (connection,) = server.connections

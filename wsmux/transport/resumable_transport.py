@@ -141,7 +141,8 @@ class ResumableTransport(MessageTransport):
         self._offered: Carrier | None = None  # the next one
         self._acknowledge: float | None = None  # when what was received must be acknowledged
         self._began = _Beginning(self.now)  # the present carrier, or the last one
-        self._grace_began = self.now  # earlier than the outage if carriers were fruitless
+        self._stuck = 0  # how many carriers in a row brought nothing of what was sent again
+        self._grace_began = self.now  # earlier than the outage if there are several of those
         carriers.started(self)
 
     # Any thread
@@ -378,7 +379,8 @@ class ResumableTransport(MessageTransport):
 
         One message may be what ends each of them, such as one that a gateway refuses. Then the
         search for another pauses as after attempts that failed; and if this side sends it, there is
-        not a new grace for each: it began when the carrier before them was lost.
+        not a new grace for each: it began when the first of them was lost. One alone may have met
+        another cut, behind a long outage.
         """
         began, session = self._began, self.session
         moved = session.acknowledged > began.acknowledged
@@ -386,21 +388,18 @@ class ResumableTransport(MessageTransport):
             moved = moved or session.received > began.received
         fruitless = not moved and self.now - began.at < min(STANDS, session.grace)
         self.fruitless = self.fruitless + 1 if fruitless else 0
-        if not (fruitless and began.resent):
+        self._stuck = self._stuck + 1 if fruitless and began.resent else 0
+        if self._stuck < 2:
             self._grace_began = self.now
-
-    def _is_stuck(self) -> bool:
-        """Return whether the grace did not begin with this outage."""
-        return self.detached is not None and self._grace_began < self.detached
 
     def _expired(self) -> str:
         """Return why the session is lost when the grace is over."""
         grace = f"{self.session.grace:g} s"
         last = f" (the last attempt: {self.attempt})" if self.attempt else ""
-        if not self._is_stuck():
+        if self._stuck < 2:
             return f"there was no connection for {grace}{last}"
         return (
-            f"nothing was acknowledged for {grace} over {self.fruitless} connections; the last "
+            f"nothing was acknowledged for {grace} over {self._stuck} connections; the last "
             f"ended: {self.lost_by}{last}"
         )
 
@@ -436,11 +435,13 @@ class ResumableTransport(MessageTransport):
             sock = take_over(carrier.sock, self.config.tcp_user_timeout)
         except OSError as error:
             carrier.close()
+            self.fruitless += 1
             _log.debug("%s: a carrier ended before it was used: %s", self.name, error)
             return False
         if carrier.received > session.acknowledged and self.detached is not None:
-            self.fruitless, self._grace_began = 0, self.detached  # only the answer was lost
-        if self._is_stuck() and not self.grace_left():
+            # Only the answer was lost.
+            self.fruitless, self._stuck, self._grace_began = 0, 0, self.detached
+        if self._stuck > 1 and not self.grace_left():
             self._refuse(carrier, sock, self._expired())
             return False
         greeting = session.welcome().encode() if carrier.welcomes else b""
@@ -482,6 +483,8 @@ class ResumableTransport(MessageTransport):
         if carrier.welcomes:
             with suppress(OSError):  # the peer has gone, or its socket is full
                 sock.send(self._sessions_framing.encode_greeting(Refusal(True, reason).encode()))
+        with self.mutex:
+            sock.close()  # not while an abort shuts it down
         carrier.close()
         self.lose(reason)
 
