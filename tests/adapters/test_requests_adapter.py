@@ -191,24 +191,22 @@ def test_a_timeout_may_have_each_form_that_requests_takes(timeout: Any) -> None:
     check_read_timeout(timeout)
 
 
-def check_read_timeout(timeout: Any) -> None:
+def check_read_timeout(timeout: Any, of_sockets: float | None = None) -> None:
     gate = Gate()
+    before = socket.getdefaulttimeout()
     with published(slow(gate)) as client, requests.Session() as session:
         session.mount("mux://", MuxAdapter(client))
         try:
+            socket.setdefaulttimeout(of_sockets)  # not that of the sockets below
             with pytest.raises(requests.ReadTimeout):
                 session.get("mux://a/", timeout=timeout)
         finally:
+            socket.setdefaulttimeout(before)
             gate.open.set()
 
 
 def test_one_that_leaves_a_limit_to_sockets_has_theirs() -> None:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(0.05)
-    try:
-        check_read_timeout(Timeout())
-    finally:
-        socket.setdefaulttimeout(before)
+    check_read_timeout(Timeout(), of_sockets=0.05)
 
 
 @pytest.mark.parametrize("timeout", [(1, 2, 3), "soon", 0, (1, -1)])
