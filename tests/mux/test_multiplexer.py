@@ -18,13 +18,14 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import Parker
 
 from ..helpers.carriers import Ends
-from ..helpers.inside import multiplexer_of, record_of
+from ..helpers.inside import multiplexer_of, record_of, send_lock_of
 from ..helpers.joined_streams import fill, open_pair, read_exactly
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for
 from ..helpers.wires import NAMES
 
 WINDOW = 64 * 1024
+LONG = 20_000  # bytes of a write that overtakes nothing
 
 
 class Still:
@@ -244,6 +245,25 @@ def test_one_that_is_dropped_whole_with_unread_bytes_is_reset(pair: Ends) -> Non
     drop(near, whole=True)
     with pytest.raises(wsmux.StreamReset):
         far.read(1)
+
+
+def test_the_end_of_one_that_is_dropped_overtakes_nothing_of_another() -> None:
+    client, server = wsmux.pair()
+    with client, server:
+        (first, _far), (second, _other) = open_pair(client, server), open_pair(client, server)
+        inside = multiplexer_of(client)
+        sizes: list[int] = []
+        inside.queue.tap = lambda frames: sizes.extend(size for _, _, size in frames)
+        with send_lock_of(client):  # as a writer that waits for the socket
+            first.write(bytes(LONG))
+            with inside.mutex:  # so that both are ended in one round
+                drop(first)
+                drop(second, whole=True)
+            wait_for(lambda: record_of(second).closed)
+        inside.flush()
+        wait_for(lambda: not inside.queue.has_output())
+        # The second may be closed before; the reset of the first comes behind its bytes.
+        assert max(sizes) > LONG > sizes[-1]
 
 
 def test_streams_that_were_dropped_end_before_the_connection_closes(

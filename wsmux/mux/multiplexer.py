@@ -381,6 +381,7 @@ class Multiplexer:
             record, whole = self._abandoned.popleft()
             if not whole or record.buffer.size:
                 self.table.abandon(record, wakes)
+                self._queue_end_locked(record)  # not along with the end of another
             elif not record.closed:
                 self.close_locked(record, True, True, wakes)
 
