@@ -37,7 +37,7 @@ def _after_fork_in_child() -> None:
         except Exception as error:
             failed.append((type(each).__name__, error))
     for name, reason in failed:  # the application's handler may wait for a lock of before the fork
-        _log.error("a %s of the parent is not unusable in this child", name, exc_info=reason)
+        _log.error("a %s of the parent may still be usable in this child", name, exc_info=reason)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
