@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import threading
@@ -243,6 +244,24 @@ def test_one_that_is_dropped_whole_with_unread_bytes_is_reset(pair: Ends) -> Non
     far.write(b"unread")
     wait_for(lambda: record_of(near).buffer.size)
     drop(near, whole=True)
+    with pytest.raises(wsmux.StreamReset):
+        far.read(1)
+
+
+def test_a_drop_that_is_interrupted_is_repeated_by_the_finalizer(
+    pair: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = open_pair(*pair)
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(multiplexer_of(pair.client), "abandon", interrupt)
+    with suppress(KeyboardInterrupt):
+        drop(near)
+    del near
+    gc.collect()
     with pytest.raises(wsmux.StreamReset):
         far.read(1)
 

@@ -512,8 +512,10 @@ class Stream(io.RawIOBase):
 
     def _drop(self, whole: bool = False) -> None:
         if not self.closed:
-            self._abandoned = True  # a text file over a buffered one checks this before it flushes
             self._multiplexer.abandon(self._record, whole)
+            # Afterwards, as an interrupt may come between; a text file over a buffered one checks
+            # this before it flushes.
+            self._abandoned = True
 
     def _dealloc_warn(self, source: object) -> None:
         # The io module calls this when a buffered file over the stream is collected unclosed; it
