@@ -81,13 +81,16 @@ def begin(sock: socket.socket, session: Session, deadline: Deadline) -> None:
 def pause_after(failures: int, asked: float, left: float) -> float:
     """Return the seconds until the next attempt, so that the grace allows for some more.
 
+    What the server asks of all its clients is spread by up to a quarter, as they come together.
+
     Args:
         failures: attempts that failed, from 1.
         asked: seconds for which the server wants to be left alone.
         left: seconds until the grace is over.
     """
-    delay = asked + delay_after(failures, FIRST_DELAY, LONGEST_DELAY, 0.5)
-    return min(delay, max(left / 2, FIRST_DELAY))
+    spread = asked / 4
+    delay = delay_after(failures, max(FIRST_DELAY, spread), max(LONGEST_DELAY, spread), 0.5)
+    return min(asked + delay, max(left / 2, FIRST_DELAY))
 
 
 class Reconnector:
