@@ -328,6 +328,24 @@ def test_without_a_thread_until_the_grace_is_over_the_loss_tells_it(
         assert "(the last attempt: the system has no thread left)" in connection.error.why
 
 
+def test_an_attempt_that_the_end_of_the_grace_cuts_hides_no_reason() -> None:
+    with (
+        joined(grace=CONNECTS) as (connection, proxy),
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        transport = multiplexer_of(connection).transport
+        assert isinstance(transport, ResumableTransport)
+        proxy.refusing = True
+        proxy.reset()
+        wait_for(lambda: transport.attempt)
+        reason = transport.attempt
+        proxy.target = silent.getsockname()
+        proxy.refusing = False
+        assert connection.wait_closed(WAIT)
+        assert isinstance(connection.error, wsmux.ResumeLost)
+        assert f"(the last attempt: {reason})" in connection.error.why
+
+
 def test_without_resuming_the_connection_is_an_ordinary_one() -> None:
     with wsmux.serve(lambda each: each.wait_closed()) as server:
         with wsmux.connect(server.url, resume=True) as connection:

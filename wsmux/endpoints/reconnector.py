@@ -182,7 +182,8 @@ class Reconnector:
                     return
             except (OSError, WsmuxError) as error:
                 _log.debug("%s: an attempt to reconnect failed: %s", transport.name, error)
-                transport.attempt = str(error)
+                if transport.grace_left() or not transport.attempt:
+                    transport.attempt = str(error)  # not of one that the end of the grace has cut
                 if isinstance(error, HandshakeError):
                     asked = error.retry_after or 0.0
             except BaseException as error:
