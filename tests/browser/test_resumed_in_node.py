@@ -199,6 +199,13 @@ def test_a_reason_is_refused_in_an_outage_too(stream: Session) -> None:
     assert stream.take_sent() == [carried(message(0, DATA, b"on"))]
 
 
+def test_a_close_before_the_server_has_answered_is_an_end(session: Session) -> None:
+    session.page.run("mux.close({ closeCode: 3001, reason: 'never mind' })")
+    assert session.told == [3001, "never mind"]
+    script = "return mux.ready.catch(({ message }) => message)"
+    assert session.page.run(script) == "the connection was closed here"
+
+
 @pytest.mark.parametrize("code", [1000, 1001, 1009])
 def test_a_proxy_that_closes_has_not_delivered_the_end(stream: Session, code: int) -> None:
     stream.write("the last words")

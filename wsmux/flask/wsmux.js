@@ -253,7 +253,7 @@ class ResumableSocket {
     if (this.#attached) this.#socket.close(code, reason);
     else if (!this.#epochKnown()) {
       this.#leave();
-      this.#finish({ code, reason, wasClean: true });
+      queueMicrotask(() => this.#finish({ code, reason, wasClean: true }));  // later, as a WebSocket does
     }
   }
 
