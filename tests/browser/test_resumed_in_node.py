@@ -169,6 +169,16 @@ def test_what_a_cut_carrier_has_delivered_begins_grace_and_pauses_anew(stream: S
     assert stream.told is None
 
 
+def test_a_carrier_that_has_stood_for_long_begins_grace_and_pauses_anew(stream: Session) -> None:
+    stream.write("to a server that stands still")
+    for _ in range(5):
+        stream.lose()
+        assert stream.elapse(50)
+        stream.attach()
+        stream.elapse(2 * GRACE * 1000)
+    assert stream.told is None
+
+
 def test_an_idle_connection_may_be_cut_as_often_as_one_likes(stream: Session) -> None:
     for _ in range(10):
         stream.elapse(20_000)

@@ -81,6 +81,7 @@ const MAX_KEPT = 4 * 1024 * 1024;
 const LEAST_KEPT = 64;        // bytes as which a kept message counts at least, as keeping one costs several hundred
 const ACKNOWLEDGE_BESIDE = 32 * 1024, ACKNOWLEDGE_WITHIN = 1000;
 const FIRST_PAUSE = 50, LONGEST_PAUSE = 2000, ATTEMPT = 10_000;
+const STANDS = 10_000;        // or the grace: by then a carrier works; what a message ends, it ends much sooner
 const ABNORMAL = 1006;
 const LONGEST_REASON = 123;   // bytes of UTF-8 in a close frame
 
@@ -353,7 +354,7 @@ class ResumableSocket {
   #attach(socket) {
     clearTimeout(this.#timer);
     this.#attached = true;
-    this.#attachedAt = Date.now();
+    this.#attachedAt = performance.now();
     if (!this.#kept.length) this.#lostAt = null;
     for (const [, message] of this.#kept) socket.send(message);
     if (this.#ourEnd) socket.close(this.#ourEnd.code, this.#ourEnd.reason);
@@ -362,9 +363,9 @@ class ResumableSocket {
   }
 
   /**
-   * Begin grace and pauses anew: something got through. A new carrier alone does not do so. What ends
-   * each of them may be the very message that is sent first over the next one, as with a gateway
-   * that closes at a frame above its limit.
+   * Begin grace and pauses anew: something got through, or could have for long. A new carrier alone
+   * does not do so. What ends each of them may be the very message that is sent first over the next
+   * one, as with a gateway that closes at a frame above its limit.
    */
   #progress() {
     this.#lostAt = null;
@@ -374,7 +375,7 @@ class ResumableSocket {
   /** Leave a carrier that has ended, or is of no use; try another one after a pause, or at once. */
   #fail(socket, event, atOnce = false) {
     if (socket !== this.#socket || this.#over) return;
-    const stood = this.#attached, now = Date.now();
+    const stood = this.#attached, now = performance.now();
     this.#leave();
     if (this.#isDone(stood, event)) return;
     if (!this.#epochKnown()) {
@@ -382,7 +383,7 @@ class ResumableSocket {
       return;
     }
     if (stood) this.#lostBy = describe(event);
-    if (stood && now - this.#attachedAt >= LONGEST_PAUSE) this.#pauses = 0;
+    if (stood && now - this.#attachedAt >= Math.min(STANDS, this.#grace)) this.#progress();
     this.#lostAt ??= now;
     if (atOnce) {
       this.#connect();
