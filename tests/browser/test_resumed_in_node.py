@@ -21,7 +21,8 @@ WINDOW = uint32(256 * 1024)
 
 # No signature is checked here, and none computed: that would end at a time of its own.
 PRELUDE = """
-globalThis.addEventListener = (_, hurry) => { globalThis.hurry = hurry; };
+globalThis.listeners = {};
+globalThis.addEventListener = (name, listener) => { listeners[name] = listener; };
 crypto.subtle.importKey = async () => "a key";
 crypto.subtle.sign = async () => new ArrayBuffer(32);
 globalThis.mux = new Wsmux("ws://server.test/", { resume: true });
@@ -216,6 +217,27 @@ def test_a_close_before_the_server_has_answered_is_an_end(session: Session) -> N
     assert session.page.run(script) == "the connection was closed here"
 
 
+def test_a_page_that_is_left_ends_its_session_behind_what_it_has_written(stream: Session) -> None:
+    stream.write("the last words")
+    stream.page.run("listeners.pagehide({ persisted: false })")
+    stream.write("too late")
+    stream.page.run("mux.close()")
+    assert stream.take_sent() == [carried(message(0, DATA, b"the last words")), end(1001)]
+
+
+def test_a_page_that_was_to_be_left_and_runs_on_is_told_the_end(stream: Session) -> None:
+    stream.page.run("listeners.pagehide({ persisted: false })")
+    stream.page.take(end(1001))
+    stream.lose(1001, clean=True)
+    assert stream.told == [1001, ""]
+
+
+def test_a_page_that_may_come_back_keeps_its_session(stream: Session) -> None:
+    stream.page.run("listeners.pagehide({ persisted: true })")
+    stream.write("on")
+    assert stream.take_sent() == [carried(message(0, DATA, b"on"))]
+
+
 @pytest.mark.parametrize("code", [1000, 1001, 1009])
 def test_a_proxy_that_closes_has_not_delivered_the_end(stream: Session, code: int) -> None:
     stream.write("the last words")
@@ -237,7 +259,9 @@ def test_an_end_that_has_arrived_needs_no_further_carrier(stream: Session) -> No
     assert not stream.elapse(GRACE * 1000)
 
 
-@pytest.mark.parametrize("how", ["hurry()", "socket.onclose({ code: 1006, wasClean: false })"])
+@pytest.mark.parametrize(
+    "how", ["listeners.online()", "socket.onclose({ code: 1006, wasClean: false })"]
+)
 def test_behind_the_end_of_the_server_no_carrier_is_wanted(stream: Session, how: str) -> None:
     stream.page.take(end(1000, "enough"))
     stream.page.run(how)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -32,9 +33,11 @@ class Site:
         self.mux.stream_route("/echo")(self._echo)
         self.proxy: FaultProxy
         self.page: Page
+        self.heard: SimpleQueue[bytes] = SimpleQueue()
 
     def _echo(self, stream: wsmux.Stream) -> None:
         while data := stream.read(64 * KIB):
+            self.heard.put(data)
             stream.write(data)
 
     def connection(self) -> wsmux.Connection:
@@ -130,6 +133,20 @@ def test_a_reason_that_no_close_frame_holds_changes_nothing(site: Site) -> None:
     assert site.page.run("await write(stream, 'on'); return text(stream.readable)") == "on"
     site.page.run("mux.close({ reason: 'x'.repeat(123) })")
     wait_for(lambda: not site.mux.connections)
+
+
+def test_a_page_that_is_left_ends_its_session_behind_its_last_words(site: Site) -> None:
+    connection = site.connection()
+    site.page.run(
+        """
+        const writer = stream.writable.getWriter();
+        addEventListener("pagehide", () => writer.write(encode("farewell")));
+        """
+    )
+    site.page.load(f"http://127.0.0.1:{site.proxy.port}/")
+    assert site.heard.get(timeout=WAIT) == b"farewell"
+    wait_for(lambda: not site.mux.connections)  # long before the grace is over
+    assert "1001" in connection.explain()[0].text
 
 
 def test_another_server_process_does_not_know_the_session(site: Site, app: Flask) -> None:

@@ -82,7 +82,7 @@ const LEAST_KEPT = 64;        // bytes as which a kept message counts at least, 
 const ACKNOWLEDGE_BESIDE = 32 * 1024, ACKNOWLEDGE_WITHIN = 1000;
 const FIRST_PAUSE = 50, LONGEST_PAUSE = 2000, ATTEMPT = 10_000;
 const STANDS = 10_000;        // or the grace: by then a carrier works; what a message ends, it ends much sooner
-const ABNORMAL = 1006;
+const GOING_AWAY = 1001, ABNORMAL = 1006;
 const LONGEST_REASON = 123;   // bytes of UTF-8 in a close frame
 
 /** An error of one stream (`source` is "stream") or of all of them ("session"). */
@@ -216,13 +216,25 @@ class ResumableSocket {
   #hurry = () => {
     if (!this.#plain && this.#epochKnown()) this.#fail(this.#socket, failed("the network has changed"), true);
   };
+  // A page that is left for good ends its session, with the code with which its browser closes; the server would wait
+  // for it. What listeners write then comes before: a visible page becomes hidden next, and ours is the last to hear it.
+  #hide = ({ persisted }) => {
+    if (persisted) return;
+    const document = globalThis.document;
+    if (document?.visibilityState !== "visible") this.#depart();
+    else document.addEventListener("visibilitychange", this.#depart, { once: true });
+  };
+  #depart = () => {
+    if (this.#attached) this.#finishSending(GOING_AWAY, "");
+  };
 
   constructor(target) {
     this.#target = target;
     this.reconnects = 0;
-    globalThis.addEventListener?.("online", this.#hurry);
-    globalThis.document?.addEventListener("resume", this.#hurry);  // a frozen page runs again
     this.#connect();
+    globalThis.addEventListener?.("online", this.#hurry);
+    globalThis.addEventListener?.("pagehide", this.#hide);
+    globalThis.document?.addEventListener("resume", this.#hurry);  // a frozen page runs again
   }
 
   /** Whether it outlives its WebSocket; known once it is open. */
@@ -235,7 +247,7 @@ class ResumableSocket {
 
   send(message) {
     if (this.#plain) this.#socket.send(message);
-    else this.#keep(join(CARRIED, message));
+    else if (!this.#ourEnd) this.#keep(join(CARRIED, message));
   }
 
   close(code, reason) {
@@ -244,18 +256,24 @@ class ResumableSocket {
     if (code !== 1000 && !(code >= 3000 && code <= 4999)) {
       throw new DOMException(`a page may close with 1000, or 3000 to 4999, not ${code}`, "InvalidAccessError");
     }
-    const text = new TextEncoder().encode(reason);
-    if (text.length > LONGEST_REASON) {
-      const limit = `a reason may have ${LONGEST_REASON} bytes of UTF-8, not ${text.length}`;
+    const size = new TextEncoder().encode(reason).length;
+    if (size > LONGEST_REASON) {
+      const limit = `a reason may have ${LONGEST_REASON} bytes of UTF-8, not ${size}`;
       throw new DOMException(limit, "SyntaxError");
     }
-    this.#ourEnd = { code, reason };
-    this.#keep(join(END, [code >> 8, code & 255], text));
+    this.#finishSending(code, reason);
     if (this.#attached) this.#socket.close(code, reason);
     else if (!this.#epochKnown()) {
       this.#leave();
       queueMicrotask(() => this.#finish({ code, reason, wasClean: true }));  // later, as a WebSocket does
     }
+  }
+
+  /** Send END, which nothing may follow. */
+  #finishSending(code, reason) {
+    if (this.#ourEnd) return;
+    this.#ourEnd = { code, reason };
+    this.#keep(join(END, [code >> 8, code & 255], new TextEncoder().encode(reason)));
   }
 
   #keep(message) {
@@ -431,6 +449,7 @@ class ResumableSocket {
     clearTimeout(this.#timer);
     clearTimeout(this.#ackTimer);
     globalThis.removeEventListener?.("online", this.#hurry);
+    globalThis.removeEventListener?.("pagehide", this.#hide);
     globalThis.document?.removeEventListener("resume", this.#hurry);
     this.#kept = [];
     this.#keptSize = 0;
