@@ -153,6 +153,43 @@ def test_a_stream_that_is_not_taken_in_time_is_refused_whole_or_not(page: NodePa
     assert page.run(TAKE + "return stream.id") == 7
 
 
+# A writer that waits, since the browser's queue is full.
+WAITING = """
+const writer = (await mux.createBidirectionalStream()).writable.getWriter();
+socket.bufferedAmount = 2 ** 20;
+globalThis.written = writer.write(encode("waited"));
+await new Promise((done) => setImmediate(done));
+"""
+
+
+def test_a_writer_that_waits_for_room_looks_by_timers_that_make_no_chain(page: NodePage) -> None:
+    taken(page, message(1, ACK, OPENING))
+    page.run(WAITING)
+    looks = page.run(
+        """
+        const count = chains().length, looks = [];
+        for (let look = 0; look < 10; look++) {
+          elapse(4);
+          while (chains().length < count) await new Promise((done) => setImmediate(done));
+          looks.push(Math.max(...chains()));
+        }
+        socket.bufferedAmount = 0;
+        elapse(4);
+        await written;
+        return looks;
+        """
+    )
+    assert looks == [1] * 10
+    assert message(0, DATA, b"waited") in taken(page)
+
+
+def test_a_writer_that_waits_for_room_looks_when_a_message_comes(page: NodePage) -> None:
+    taken(page, message(1, ACK, OPENING))
+    page.run(WAITING + "socket.bufferedAmount = 0;")
+    taken(page)
+    assert taken(page, message(1, DATA, b"x")) == [message(0, DATA, b"waited")]
+
+
 @pytest.mark.parametrize("refuses", ["cancelled", "too many"])
 def test_what_is_early_on_a_stream_that_is_refused_is_dropped(page: NodePage, refuses: str) -> None:
     if refuses == "cancelled":
