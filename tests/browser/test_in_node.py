@@ -153,6 +153,27 @@ def test_a_stream_that_is_not_taken_in_time_is_refused_whole_or_not(page: NodePa
     assert page.run(TAKE + "return stream.id") == 7
 
 
+def test_short_messages_that_wait_to_be_read_are_joined(page: NodePage) -> None:
+    taken(page, message(1, ACK, OPENING))
+    sizes = page.run(
+        """
+        for (let i = 0; i < 1200; i++) socket.onmessage({ data: Uint8Array.of(1, 0, i).buffer });
+        socket.onmessage({ data: new Uint8Array([1, 0, ...Array(512).fill(0)]).buffer });
+        const { value } = await mux.incomingBidirectionalStreams.getReader().read();
+        const reader = value.readable.getReader(), sizes = [];
+        for (let left = 1200 + 512, at = 0; left;) {
+          const { value } = await reader.read();
+          const exact = value.every((byte) => at >= 1200 || byte === (at++ & 255));
+          if (!exact) throw new Error(`at ${at}`);
+          sizes.push(value.length);
+          left -= value.length;
+        }
+        return sizes;
+        """
+    )
+    assert sizes == [512, 512, 176, 512]
+
+
 # A writer that waits, since the browser's queue is full.
 WAITING = """
 const writer = (await mux.createBidirectionalStream()).writable.getWriter();

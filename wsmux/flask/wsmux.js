@@ -66,6 +66,7 @@ const MAX_REASON = 100;       // of the 123 bytes of a close frame; reasons are 
 const MAX_FRAME = 64 * 1024;  // bytes of one stream per turn
 const MAX_EARLY = 16 * 1024;  // maximum bytes before the answer of the other side
 const MAX_PENDING = 256;      // maximum streams opened here and not yet answered
+const JOINED = 512;           // bytes up to which unread chunks are joined, as each costs several hundred by itself
 
 // Bytes in the browser's own queue beyond which writers wait, since queued bytes cannot be
 // overtaken. The browser does not report when it has room, so it is polled every few milliseconds,
@@ -172,15 +173,14 @@ class Deferred {
   }
 }
 
-function join(kind, ...parts) {
-  const message = new Uint8Array(parts.reduce((size, part) => size + part.length, 1));
-  message[0] = kind;
-  let offset = 1;
+function concatenate(parts) {
+  const all = new Uint8Array(parts.reduce((size, part) => size + part.length, 0));
+  let offset = 0;
   for (const part of parts) {
-    message.set(part, offset);
+    all.set(part, offset);
     offset += part.length;
   }
-  return message;
+  return all;
 }
 
 /** The type of a message of a resumable connection; null if it is a text, or empty. */
@@ -260,7 +260,7 @@ class ResumableSocket {
 
   send(message) {
     if (this.#plain) this.#socket.send(message);
-    else if (!this.#ourEnd) this.#keep(join(CARRIED, message));
+    else if (!this.#ourEnd) this.#keep(concatenate([[CARRIED], message]));
   }
 
   close(code, reason) {
@@ -286,7 +286,7 @@ class ResumableSocket {
   #finishSending(code, reason) {
     if (this.#ourEnd) return;
     this.#ourEnd = { code, reason };
-    this.#keep(join(END, [code >> 8, code & 255], new TextEncoder().encode(reason)));
+    this.#keep(concatenate([[END, code >> 8, code & 255], new TextEncoder().encode(reason)]));
   }
 
   #keep(message) {
@@ -606,7 +606,9 @@ export class WsmuxStream {
       return;
     }
     this.#available -= bytes.byteLength;
-    this.#unread.push(bytes);
+    const last = this.#unread.at(-1);
+    if (last && last.length + bytes.length <= JOINED) this.#unread[this.#unread.length - 1] = concatenate([last, bytes]);
+    else this.#unread.push(bytes);
     this.#deliver();
   }
 
