@@ -717,11 +717,13 @@ export class WsmuxStream {
     try {
       const bytes = bytesOf(chunk);
       for (let offset = 0; offset < bytes.length;) {
-        await this.#link.room();
+        await null;  // frames of other streams come between
         if (!this.#credit && this.#writing) {
           this.#turn = new Deferred();
           await this.#turn.promise;
         }
+        const room = this.#writing && this.#link.room();  // asked last: any number of writers may have waited
+        if (room) await room;
         if (!this.#writing) return;  // the sink got the error
         const size = Math.min(bytes.length - offset, this.#credit, MAX_FRAME);
         this.#credit -= size;
@@ -1039,13 +1041,13 @@ export class Wsmux {
     this.#socket.send(message);
   }
 
-  /** Wait until the browser's queue is short enough for another data frame. */
-  async #room() {
-    if ((this.#socket.bufferedAmount < MAX_BUFFERED && !this.#writers.length) || this.#over) return;
+  /** Return null if the browser's queue is short enough for a data frame that is sent now, or a promise of that. */
+  #room() {
+    if ((this.#socket.bufferedAmount < MAX_BUFFERED && !this.#writers.length) || this.#over) return null;
     const turn = new Deferred();
     this.#writers.push(turn);
     if (!this.#looks) this.#lookLater();
-    await turn.promise;
+    return turn.promise;
   }
 
   #lookLater() {
