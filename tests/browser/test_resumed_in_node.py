@@ -308,6 +308,28 @@ def test_what_is_acknowledged_is_not_sent_again_nor_counted(stream: Session) -> 
     assert stream.take_sent() == messages[2:]
 
 
+def test_a_server_that_never_acknowledges_the_answers_to_it_loses_the_session(
+    stream: Session,
+) -> None:
+    opened = stream.page.run(
+        """
+        socket.send = () => {};
+        const opening = new DataView(new ArrayBuffer(10));  // DATA with an ACK of a stream
+        opening.setUint8(5, 1);
+        let id = 1;
+        for (; id < 2 ** 18 && !told; id += 2) {
+          opening.setUint32(1, 0x80000000 + id);
+          opening.setUint32(6, 262144);
+          socket.onmessage({ data: opening.buffer.slice() });
+          if (id % 8192 === 1) await new Promise((done) => setImmediate(done));
+        }
+        return id / 2;
+        """
+    )
+    assert 2**16 - 256 <= opened <= 2**16 + 8192  # each is refused by two messages of 64 bytes
+    assert "the server does not acknowledge the answers to what it sends" in stream.told
+
+
 # What a server must not send
 
 # Positions in the fixture of the test below: what the page has sent, and what is acknowledged.

@@ -80,6 +80,7 @@ const RESUMABLE = "wsmux.resume.v1+wsmux";
 const CARRIED = 0, HELLO = 1, WELCOME = 2, LOST = 3, REFUSAL = 4, ACKNOWLEDGED = 5, END = 6;
 const VERSION = 1, HELLO_SIZE = 51, KEY_SIZE = 32, ACKNOWLEDGED_SIZE = 9, LEAST_END = 3;
 const MAX_KEPT = 4 * 1024 * 1024;
+const MOST_KEPT = 2 * MAX_KEPT;  // which only answers reach, as data waits before
 const LEAST_KEPT = 64;        // bytes as which a kept message counts at least, as keeping one costs several hundred
 const ACKNOWLEDGE_BESIDE = 32 * 1024, ACKNOWLEDGE_WITHIN = 1000;
 const FIRST_PAUSE = 50, LONGEST_PAUSE = 2000, ATTEMPT = 10_000;
@@ -293,6 +294,9 @@ class ResumableSocket {
     this.#sent += message.length - 1;
     this.#kept.push([this.#sent, message]);
     this.#keptSize += Math.max(message.length, LEAST_KEPT);
+    if (this.#keptSize > MOST_KEPT) {  // not at once: whoever sends is in the middle of something
+      queueMicrotask(() => this.#lose("the server does not acknowledge the answers to what it sends"));
+    }
     if (!this.#attached) return;
     if (this.#received - this.#told >= ACKNOWLEDGE_BESIDE) this.#acknowledge();
     this.#socket.send(message);
