@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from collections import namedtuple
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark.ingest_rows import RowConverter
 
+from ..helpers.programs import package
 from ..helpers.spark.arrow_data import SCHEMA, pa, rows
 
 pytestmark = pytest.mark.spark
+np, pd = package("numpy", "spark"), package("pandas", "spark")
+types = package("pyspark.sql.types", "spark")
 
 KINDS: dict[str, Any] = {
     "int": pa.int32(),
@@ -34,7 +38,19 @@ KINDS: dict[str, Any] = {
     "short map": pa.map_(pa.string(), pa.float32()),
     "map": pa.map_(pa.string(), pa.int64()),
     "struct": pa.struct([("a", pa.int64()), ("b", pa.string())]),
+    "pair": pa.struct([("a", pa.int64()), ("b", pa.int64())]),
+    "half": pa.float16(),
+    "seconds": pa.timestamp("s"),
+    "clock": pa.time32("ms"),
+    "span": pa.duration("ms"),
+    "dates": pa.list_(pa.date32()),
+    "times": pa.list_(pa.timestamp("us", "UTC")),
+    "naives": pa.list_(pa.timestamp("us")),
 }
+
+NAIVE = datetime(2024, 2, 29, 1)
+Pair = namedtuple("Pair", "a b")
+Swapped = namedtuple("Swapped", "b a")
 
 
 def converted(kind: str, value: Any) -> Any:
@@ -71,6 +87,24 @@ def converted(kind: str, value: Any) -> Any:
         ("texts", ["ab"], ["ab"]),
         ("struct", {"a": 1}, {"a": 1, "b": None}),
         ("struct", (1, "x"), {"a": 1, "b": "x"}),
+        ("pair", (1, 2), {"a": 1, "b": 2}),
+        ("pair", Pair(1, None), {"a": 1, "b": None}),
+        ("pair", types.Row(a=1, b=2), {"a": 1, "b": 2}),
+        ("pair", types.Row(1, 2), {"a": 1, "b": 2}),
+        ("map", [{"key": "k", "value": 1}], [("k", 1)]),
+        ("int", np.int64(7), 7),
+        ("int", pa.scalar(7, pa.int32()), 7),
+        ("float", np.float32(0.5), 0.5),
+        ("short", np.float64(0.5), 0.5),
+        ("half", 65519.0, 65504.0),
+        ("list", np.array([1, 2]), [1, 2]),
+        ("list", pa.array([1, 2]), [1, 2]),
+        ("shorts", np.array([0.5, np.inf]), [0.5, float("inf")]),
+        ("naives", np.array(["2024-02-29T01"], "datetime64[us]"), [NAIVE]),
+        ("naive", pd.Timestamp(NAIVE), NAIVE),
+        ("seconds", NAIVE, NAIVE),
+        ("clock", time(1, 2, 3, 4000), time(1, 2, 3, 4000)),
+        ("span", timedelta(seconds=1), timedelta(seconds=1)),
     ],
 )
 def test_values_that_fit(kind: str, value: Any, kept: Any) -> None:
@@ -114,6 +148,38 @@ def test_values_that_fit(kind: str, value: Any, kept: Any) -> None:
         ("struct", {"a": 1.5}),
         ("struct", (1.5, "x")),
         ("struct", []),
+        ("struct", [("a", 1.5)]),
+        ("struct", {b"a": 1}),
+        ("pair", (1,)),
+        ("pair", Swapped(1, 2)),
+        ("pair", types.Row(b=1, a=2)),
+        ("pair", types.Row(a=1)),
+        ("map", [{"key": "k", "value": 1.5}]),
+        ("map", b""),
+        ("list", b"ab"),
+        ("list", bytearray(b"ab")),
+        ("time", 1.5),
+        ("naive", 1.5),
+        ("naive", Decimal(5)),
+        ("naive", pd.Timestamp("2024-02-29T01:00:00.000000001")),
+        ("seconds", NAIVE.replace(microsecond=500_000)),
+        ("date", 1.5),
+        ("date", Decimal(5)),
+        ("date", np.int64(5)),
+        ("clock", 5),
+        ("clock", time(1, 2, 3, 4)),
+        ("clock", time(1, tzinfo=UTC)),
+        ("span", 5),
+        ("span", timedelta(microseconds=5)),
+        ("half", 65520.0),
+        ("half", True),
+        ("int", np.float32(1.5)),
+        ("int", np.bool_(True)),
+        ("list", np.array([1.5], "float32")),
+        ("list", np.array([True])),
+        ("dates", np.array([5])),
+        ("naives", np.array(["2024-02-29T01"], "datetime64[s]")),
+        ("times", np.array(["2024-02-29T01"], "datetime64[us]")),
     ],
 )
 def test_values_that_do_not_fit_are_named(kind: str, value: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..rpc import RiverError
 from ..runtime.lazy_imports import pa, pc
-from .lossless import UNFIT, Odd, check_kept, odd_for
+from .lossless import UNFIT, Odd, array_of, check_kept, odd_for
 from .protocol import Code
 from .store.schemas import conform, first_line, forbids_nulls
 
@@ -162,13 +162,7 @@ def _array(values: list[Any], column: _Column) -> Any:
     Raises:
         TypeError, ValueError, OverflowError, ArithmeticError: they do not fit.
     """
-    kind, types = column.type, pa.types
     if column.odd is not None:
         for value in filter(column.odd, values):
-            raise TypeError(f"{value!r:.80} is no {kind}")
-    try:
-        return pa.array(values, kind)
-    except UNFIT:
-        if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind)):
-            raise
-        return pa.array(values, pa.string()).cast(kind)
+            raise TypeError(f"{value!r:.80} is no {column.type}")
+    return array_of(values, column.type)

@@ -1,53 +1,93 @@
 """Find what pyarrow would take and change: values of Python, and columns that were cast.
 
-pyarrow makes 1 of 1.5, infinity of 1e300, a time of any integer, a UTC time of one without a zone,
-and a list of the letters of a text. ``odd_for`` recognises such values before they are converted,
-``check_kept`` such columns afterwards.
+pyarrow makes 1 of 1.5, infinity of 1e300, a time of any number, a UTC time of one without a zone, a
+list of the letters of a text, and a struct of any tuple, whatever its fields are named. ``odd_for``
+recognises such values before they are converted, ``check_kept`` such columns afterwards.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import chain
+from numbers import Integral, Real
 from typing import Any
 
 from ..runtime.lazy_imports import pa, pc
 from .store.schemas import inside, parts
 
-__all__ = ["UNFIT", "Odd", "check_kept", "odd_for"]
+__all__ = ["UNFIT", "Odd", "array_of", "check_kept", "odd_for"]
 
 # What pyarrow raises for values that do not fit; ``ArrowInvalid`` is a ValueError.
 UNFIT = (TypeError, ValueError, OverflowError, ArithmeticError)
 
-# The least number of which 32 bits make infinity: half a step above the largest of them.
-FLOAT32_INFINITY = (2 - 2**-24) * 2.0**127
+# The least numbers of which 16 and 32 bits make infinity: half a step above the largest of them.
+FLOAT_INFINITY = {16: 65520.0, 32: (2 - 2**-24) * 2.0**127}
 
-_FRACTIONS = (float, Decimal)
-_NO_DATES = (int, datetime)
+# Microseconds of a unit of time.
+MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}
+
+# Texts, which pyarrow also takes for lists of their letters or bytes.
+_TEXTS = (str, bytes, bytearray)
 _NONE = type(None)
+_DICT = frozenset((dict,))
+_LISTS = frozenset((list, tuple))
 
 
 class Odd:
     """Recognise values that pyarrow would take for a type, and change.
 
     Args:
-        is_odd: says so of a value that is not ``None``; may raise one of ``UNFIT``.
+        is_odd: says so of a value that is not ``None``; may raise one of ``UNFIT``. Of pyarrow's
+            own values it is not believed, since pyarrow takes none of another type.
         harmless: the classes whose values never are, so that they need no closer look.
+        may_be_odd: says quickly of values, none of them ``None``, whether one of them may be odd.
     """
 
-    def __init__(self, is_odd: Callable[[Any], bool], *harmless: type) -> None:
+    def __init__(
+        self,
+        is_odd: Callable[[Any], bool],
+        *harmless: type,
+        may_be_odd: Callable[[list[Any]], bool] | None = None,
+    ) -> None:
         self._is_odd = is_odd
         self._harmless = frozenset((_NONE, *harmless))
+        self._may_be_odd = may_be_odd
 
     def __call__(self, value: Any) -> bool:
         """Return whether a value would be changed."""
-        return value is not None and self._is_odd(value)
+        return value is not None and self._is_odd(value) and not isinstance(value, pa.Scalar)
 
     def any(self, values: Collection[Any]) -> bool:
         """Return whether one of several values would be changed."""
-        return not self._harmless.issuperset(map(type, values)) and any(map(self, values))
+        if self.are_harmless(values):
+            return False
+        if self._may_be_odd is not None and not self._may_be_odd(
+            [value for value in values if value is not None]
+        ):
+            return False
+        return any(map(self, values))
+
+    def are_harmless(self, values: Iterable[Any]) -> bool:
+        """Return whether the classes of values show that none would be changed."""
+        return self._harmless.issuperset(map(type, values))
+
+
+def array_of(values: list[Any], kind: Any) -> Any:
+    """Return values, none of them odd, as an array; dates, times and decimals may all be text.
+
+    Raises:
+        TypeError, ValueError, OverflowError, ArithmeticError, ArrowException: they do not fit.
+    """
+    types = pa.types
+    try:
+        return pa.array(values, kind)
+    except UNFIT:
+        if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind)):
+            raise
+        return pa.array(values, pa.string()).cast(kind)
 
 
 def odd_for(kind: Any, *, extra_fields: bool = False) -> Odd | None:
@@ -59,17 +99,19 @@ def odd_for(kind: Any, *, extra_fields: bool = False) -> Odd | None:
     """
     types = pa.types
     if types.is_integer(kind):
-        return Odd(lambda value: isinstance(value, _FRACTIONS), int)
+        return Odd(lambda value: not isinstance(value, Integral), int)
     if types.is_decimal(kind):
         return Odd(lambda value: isinstance(value, bool), Decimal, int, str)
     if types.is_date(kind):
-        return Odd(lambda value: isinstance(value, _NO_DATES), date, str)
+        return Odd(_is_odd_date, date, str)
     if types.is_timestamp(kind):
-        return _odd_time(kind.tz is None)
-    if types.is_float32(kind):
-        return Odd(_is_odd_float32, int)
+        return _odd_timestamp(kind)
+    if types.is_time(kind):
+        return _odd_time(kind)
+    if types.is_duration(kind):
+        return _odd_duration(kind)
     if types.is_floating(kind):
-        return Odd(lambda value: isinstance(value, bool), float, int)
+        return _odd_float(FLOAT_INFINITY.get(kind.bit_width))
     if types.is_struct(kind):
         return _odd_struct(kind, extra_fields)
     if types.is_map(kind):
@@ -79,24 +121,67 @@ def odd_for(kind: Any, *, extra_fields: bool = False) -> Odd | None:
     return None
 
 
-def _odd_time(naive: bool) -> Odd:
+def _is_odd_date(value: Any) -> bool:
+    return not isinstance(value, date | str) or isinstance(value, datetime)
+
+
+def _odd_timestamp(kind: Any) -> Odd:
+    naive, step = kind.tz is None, MICROSECONDS[kind.unit]
+    # An array of NumPy within a list is taken as it is, whatever its unit.
+    dtype = f"datetime64[{kind.unit}]" if naive else None
+
     def is_odd(value: Any) -> bool:
         if isinstance(value, datetime):
-            return (value.utcoffset() is None) is not naive
-        return isinstance(value, int)
+            cut = value.microsecond % step or (
+                kind.unit != "ns" and getattr(value, "nanosecond", 0)  # of pandas
+            )
+            return bool(cut) or (value.utcoffset() is None) is not naive
+        return not isinstance(value, str) and (dtype is None or getattr(value, "dtype", 0) != dtype)
 
     return Odd(is_odd, str)
 
 
-def _is_odd_float32(value: Any) -> bool:
-    if isinstance(value, float):
-        return FLOAT32_INFINITY <= abs(value) < math.inf
-    return isinstance(value, bool)
+def _odd_time(kind: Any) -> Odd:
+    step = MICROSECONDS[kind.unit]
+
+    def is_odd(value: Any) -> bool:
+        return not isinstance(value, time) or bool(value.tzinfo or value.microsecond % step)
+
+    return Odd(is_odd)
+
+
+def _odd_duration(kind: Any) -> Odd:
+    step = MICROSECONDS[kind.unit]
+
+    def is_odd(value: Any) -> bool:
+        return not isinstance(value, timedelta) or bool(value.microseconds % step)
+
+    return Odd(is_odd)
+
+
+def _odd_float(infinity: float | None) -> Odd:
+    if infinity is None:
+        return Odd(lambda value: isinstance(value, bool), float, int)
+    least = infinity
+
+    def is_odd(value: Any) -> bool:
+        if isinstance(value, float) or not isinstance(value, Integral):
+            return isinstance(value, Real) and bool(least <= abs(value) < math.inf)
+        return isinstance(value, bool)
+
+    return Odd(is_odd, int)
 
 
 def _odd_list(item: Odd | None) -> Odd:
-    # A text is a sequence of its letters.
-    return Odd(lambda value: isinstance(value, str) or (item is not None and item.any(value)))
+    def is_odd(value: Any) -> bool:
+        return isinstance(value, _TEXTS) or (item is not None and item.any(value))
+
+    def may_be_odd(values: list[Any]) -> bool:
+        if not _LISTS.issuperset(map(type, values)):
+            return True
+        return item is not None and not item.are_harmless(chain.from_iterable(values))
+
+    return Odd(is_odd, may_be_odd=may_be_odd)
 
 
 def _odd_map(kind: Any, extra_fields: bool) -> Odd:
@@ -104,30 +189,57 @@ def _odd_map(kind: Any, extra_fields: bool) -> Odd:
     item = odd_for(kind.item_type, extra_fields=extra_fields)
 
     def is_odd(value: Any) -> bool:
-        if isinstance(value, str):
+        if isinstance(value, _TEXTS):
             return True
-        pairs: Iterable[Any] = value.items() if isinstance(value, Mapping) else value
-        return any(
-            (key is not None and key(one)) or (item is not None and item(other))
-            for one, other in pairs
-        )
+        if isinstance(value, Mapping):
+            keys, items = value.keys(), value.values()
+        else:
+            pairs = [_pair(each) for each in value]
+            keys, items = [one for one, _ in pairs], [other for _, other in pairs]
+        return (key is not None and key.any(keys)) or (item is not None and item.any(items))
 
     return Odd(is_odd)
+
+
+def _pair(value: Any) -> Any:
+    """Return a pair of a map, which pyarrow also takes as an object of ``key`` and ``value``."""
+    return (value.get("key"), value.get("value")) if isinstance(value, Mapping) else value
 
 
 def _odd_struct(kind: Any, extra_fields: bool) -> Odd:
-    fields = {field.name: odd_for(field.type, extra_fields=extra_fields) for field in inside(kind)}
+    names = [field.name for field in inside(kind)]
+    odds = [odd_for(field.type, extra_fields=extra_fields) for field in inside(kind)]
+    known = frozenset(names)
+
+    def has_odd_fields(value: Mapping[Any, Any]) -> bool:
+        # pyarrow takes bytes for names, too.
+        return not known.issuperset(value) and (not extra_fields or bytes in map(type, value))
 
     def is_odd(value: Any) -> bool:
-        if isinstance(value, tuple):
-            value = dict(zip(fields, value, strict=True))
-        if not isinstance(value, Mapping):
+        if isinstance(value, tuple):  # pyarrow looks at the places of its values only
+            fields = getattr(value, "__fields__", None) or getattr(value, "_fields", None)
+            if fields is not None and list(fields) != names:
+                return True
+            within = zip(odds, value, strict=True)
+        elif not isinstance(value, Mapping):
             return True  # of an empty list or text pyarrow makes one without any value
-        if not extra_fields and not fields.keys() >= value.keys():
+        elif has_odd_fields(value):
             return True
-        return any(odd is not None and odd(value.get(name)) for name, odd in fields.items())
+        else:
+            within = zip(odds, map(value.get, names), strict=True)
+        return any(odd is not None and odd(each) for odd, each in within)
 
-    return Odd(is_odd)
+    def may_be_odd(values: list[Any]) -> bool:
+        if not _DICT.issuperset(map(type, values)):
+            return True
+        if not all(map(known.issuperset, values)) and any(map(has_odd_fields, values)):
+            return True
+        return any(
+            each is not None and each.any([value.get(name) for value in values])
+            for name, each in zip(names, odds, strict=True)
+        )
+
+    return Odd(is_odd, may_be_odd=may_be_odd)
 
 
 def check_kept(given: Any, cast: Any) -> None:

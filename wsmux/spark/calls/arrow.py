@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...runtime.lazy_imports import pa
-from ..lossless import UNFIT, Odd, odd_for
+from ..lossless import UNFIT, Odd, array_of, odd_for
 from ..store.schemas import inside
 from .values import json_ready
 
@@ -121,7 +121,7 @@ def column_of(values: list[Any], kind: Any, misfit: OnMisfit) -> Any:
     odd = odd_for(kind, extra_fields=True)
     try:
         if odd is None or not odd.any(values):
-            return pa.array(values, kind)
+            return array_of(values, kind)
     except (*UNFIT, pa.ArrowException):
         pass  # the values one by one will tell
     return pa.array(_each(values, partial(_fitting, kind, odd), misfit), kind)
@@ -187,8 +187,9 @@ def _parsed(value: Any, kind: Any) -> Any:
         return pa.scalar(str(value)).cast(kind).as_py()
     if kinds.is_integer(kind) and isinstance(value, float) and value.is_integer():
         return int(value)
-    if kinds.is_float64(kind) and isinstance(value, int) and float(value) == value:
-        return float(value)
+    if kinds.is_floating(kind) and isinstance(value, int):
+        made = pa.scalar(float(value), kind).as_py()
+        return made if made == value else value
     return value
 
 
