@@ -255,6 +255,30 @@ def test_a_read_that_others_hold_up_is_asked_for_again(monkeypatch: pytest.Monke
         assert ids(found) == list(range(COUNT))
 
 
+def test_a_read_that_others_hold_up_on_the_way_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as (server, store):
+        filled(server.url, "d", BATCHES)
+        header = header_of(server.url)
+        held_up, read = busy(3), store.read
+
+        def batches_of(table: Any) -> Iterator[Any]:
+            held_up()
+            yield next(table.batches)
+            held_up()
+            yield from table.batches
+
+        def read_slowly(*arguments: Any) -> Any:
+            table = read(*arguments)
+            return table._replace(batches=batches_of(table))
+
+        monkeypatch.setattr(store, "read", read_slowly)
+        with pytest.raises(SparkError) as caught:
+            list(read_batches(quick(server.url, retries=0), header, SCHEMA))
+        assert (caught.value.code, caught.value.what) == ("BUSY", "stream read")
+        found = read_batches(quick(server.url, retries=2), header, SCHEMA)
+        assert ids(found) == list(range(COUNT))
+
+
 def test_a_part_of_nothing_needs_no_stream() -> None:
     recipe = quick("ws://127.0.0.1:1")
     assert task_writer.stage(recipe, {}, SCHEMA, iter([rows(0, 0)])) is None

@@ -1,6 +1,7 @@
 """Read the record batches of a partition in a task, resuming after lost connections.
 
-An interrupted read resumes after the last row received: the server's order never changes.
+A read that is interrupted, or ends with BUSY, resumes after the last row received: the server's
+order never changes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from ...exceptions import WsmuxError
 from ...rpc import RiverError
 from ..connection_settings import Link, Recipe
-from ..protocol import READ
+from ..protocol import READ, is_busy
 from ..retries import Retries
 from ..server.arrow_stream import ArrowSource, Limits, receive
 from .types import fit, regrouped
@@ -44,8 +45,8 @@ def read_batches(
         batch_rows: the maximum number of rows per batch.
 
     Raises:
-        SparkError: with the server's code; or the stream was cut more than ``retries`` times
-            without a row in between.
+        SparkError: with the server's code; or the stream was cut, or ended with BUSY, more than
+            ``retries`` times without a row in between.
     """
     with closing(_resumed(recipe.link(), header, schema)) as batches:
         yield from regrouped(batches, batch_rows)
@@ -69,7 +70,8 @@ def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[An
                 yield fitting
             return
         except RiverError as error:
-            raise link.error(error.code, error.message, _WHAT) from None
+            if not is_busy(error) or not retries.again():
+                raise link.error(error.code, error.message, _WHAT) from None
         except (WsmuxError, OSError) as error:
             if not retries.again():
                 raise link.failure(error, _WHAT) from None
