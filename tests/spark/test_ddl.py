@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from wsmux.spark import connection, rpc
 from wsmux.spark.ddl import Ddl, ddl_of, parse
 
 from ..helpers.programs import package
@@ -78,6 +81,27 @@ def test_a_type_of_pyspark_may_have_fields_of_any_name(name: str) -> None:
     assert ddl_of(inner) == ddl
     assert ddl_of(types.ArrayType(inner)) == Ddl("array", (ddl,))
     assert ddl_of(types.MapType(types.StringType(), inner)) == Ddl("map", (Ddl("string"), ddl))
+
+
+@pytest.mark.spark
+def test_a_time_without_a_zone_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In some versions of pyspark a type of pyarrow has a zone unless they are told otherwise."""
+    pa = package("pyarrow", "spark")
+    types, pandas = (
+        package("pyspark.sql.types", "spark"),
+        package("pyspark.sql.pandas.types", "spark"),
+    )
+    from_arrow_type = pandas.from_arrow_type
+
+    def as_before(kind: Any, prefer_timestamp_ntz: bool = False) -> Any:
+        return from_arrow_type(kind, prefer_timestamp_ntz)
+
+    monkeypatch.setattr(pandas, "from_arrow_type", as_before)
+    assert str(ddl_of(pa.list_(pa.timestamp("us")))) == "array<timestamp_ntz>"
+    assert str(ddl_of(pa.timestamp("us", "UTC"))) == "timestamp"
+    asked = rpc(connection("ws://host"), "a.b").columns("x", into="y", into_type="timestamp_ntz")
+    schema = asked.schema(types.StructType([types.StructField("x", types.LongType())]))
+    assert schema["y"].dataType == types.TimestampNTZType()
 
 
 @pytest.mark.spark

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["Ddl", "ddl_of", "parse"]
+__all__ = ["Ddl", "ddl_of", "from_arrow", "parse"]
 
 # Arrow's name of a type, by Spark's.
 ARROW_NAMES = {
@@ -92,13 +92,21 @@ def ddl_of(value: Any) -> Ddl:
     if isinstance(value, str):
         return parse(value)
     if not hasattr(value, "simpleString"):
-        from pyspark.sql.pandas.types import from_arrow_type
-
         try:
-            value = from_arrow_type(value)
+            value = from_arrow(value)
         except Exception as error:
             raise ValueError(f"Spark has no type for {value!r}") from error
     return parse(_written(value))
+
+
+def from_arrow(kind: Any) -> Any:
+    """Return pyspark's type for one of pyarrow, a time without a zone as such.
+
+    Not all versions of pyspark do so unless they are told to.
+    """
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 def _written(kind: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...rpc import RiverError
 from ..connection_settings import Link
-from ..ddl import Ddl
+from ..ddl import Ddl, from_arrow
 from .arrow import Misfit, column_of, json_texts, rows_of
 from .batches import TYPE, rows_message
 from .pipeline import Plan
@@ -77,7 +77,6 @@ class ColumnCalls:
             ValueError: a column is missing, or a new one already exists.
             SparkError: the server was not reached, or did not answer in time.
         """
-        from pyspark.sql.pandas.types import from_arrow_type
         from pyspark.sql.types import StructField, StructType
 
         self._check(schema.names)
@@ -86,7 +85,7 @@ class ColumnCalls:
         return StructType(
             [
                 *schema.fields,
-                *(StructField(name, from_arrow_type(kind.arrow())) for name, kind in added),
+                *(StructField(name, from_arrow(kind.arrow())) for name, kind in added),
             ]
         )
 
