@@ -167,7 +167,7 @@ def test_a_store_that_is_away_for_a_time_is_borne(topics: Topics, code: str) -> 
 
 
 def test_a_store_that_stays_away_is_an_error_until_it_is_there(topics: Topics) -> None:
-    feed = OffsetFeed(quick(topics.url, call_timeout=0.5), "t")
+    feed = OffsetFeed(quick(topics.url, call_timeout=CONNECTS), "t")
     assert feed.latest() == heads(0)
     topics.fail(*["STORE_FAILED"] * 10_000)
     text = r"^\[STORE_FAILED\] topic.heads: the store cannot be asked"
