@@ -165,11 +165,11 @@ def _odd_float(infinity: float | None) -> Odd:
     least = infinity
 
     def is_odd(value: Any) -> bool:
-        if isinstance(value, float) or not isinstance(value, Integral):
-            return isinstance(value, Real) and bool(least <= abs(value) < math.inf)
-        return isinstance(value, bool)
+        if isinstance(value, bool):
+            return True
+        return isinstance(value, float | Real) and least <= abs(float(value)) < math.inf
 
-    return Odd(is_odd, int)
+    return Odd(is_odd)
 
 
 def _odd_list(item: Odd | None) -> Odd:
@@ -191,6 +191,8 @@ def _odd_map(kind: Any, extra_fields: bool) -> Odd:
     def is_odd(value: Any) -> bool:
         if isinstance(value, _TEXTS):
             return True
+        keys: Collection[Any]
+        items: Collection[Any]
         if isinstance(value, Mapping):
             keys, items = value.keys(), value.values()
         else:
