@@ -109,7 +109,7 @@ def test_one_that_was_not_made_is_an_error_and_is_not_made_later(end: threading.
 
 def test_where_nobody_can_tell_what_became_of_a_commit_its_error_says_so() -> None:
     with serve_data(datasets=DeltaDatasets()) as server, FaultProxy(server.port) as proxy:
-        writer = writer_of(proxy.url, **IMPATIENT, connectTimeout=CONNECTS)
+        writer = writer_of(proxy.url, callTimeout=WAIT, connectTimeout=CONNECTS, retries=0)
         receipt = staged(server.url, writer._txn)
         proxy.refusing = True
         with pytest.raises(
