@@ -19,7 +19,7 @@ from wsmux import rpc
 from wsmux.spark import Link, Recipe, SparkError, connection, connection_settings, error_from
 from wsmux.spark import rpc as spark_rpc
 from wsmux.spark.connection_settings import MOST_UNUSED, _links, retry_waits
-from wsmux.testing import FaultProxy
+from wsmux.testing import FaultProxy, Faults
 
 from ..helpers.raw_peer import in_thread
 from ..helpers.rpc.refusing import Refusing
@@ -195,20 +195,18 @@ def test_what_was_left_long_ago_is_closed_by_the_next_one(
     assert len(links) == 1
 
 
-def test_what_is_in_use_is_left_open(
-    server: rpc.RpcServer, streams: wsmux.Server, links: dict[Any, Any]
-) -> None:
+def test_what_is_in_use_is_left_open(server: rpc.RpcServer, streams: wsmux.Server) -> None:
     stream = connection(streams.url).open_stream("tail")
     client = connection(server.url).client()
     kept = connection(server.url, retries=1).link()
-    others = [connection(url, token="a").link() for url in (server.url, streams.url)]
+    other = connection(server.url, token="a").client()
     with kept.in_use():
         idle = kept.client()
         call = client.submit("test", "slow", 1, WAIT)
         for number in range(2 * MOST_UNUSED):
             connection(server.url, token=f"b{number}").client()
             connection(streams.url, token=f"b{number}").streams()
-        wait_for(lambda: not any(each in links.values() for each in others))
+        wait_for(lambda: other.closed)
         assert not idle.closed
         assert not client.closed
         assert not call.done()
@@ -217,7 +215,7 @@ def test_what_is_in_use_is_left_open(
 
 
 def test_a_link_that_was_closed_and_is_still_held_opens_again(
-    server: rpc.RpcServer, monkeypatch: pytest.MonkeyPatch, links: dict[Any, Any]
+    server: rpc.RpcServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_settings, "UNUSED_FOR", 0.0)
     recipe = connection(server.url)
@@ -225,8 +223,27 @@ def test_a_link_that_was_closed_and_is_still_held_opens_again(
     before = link.client()
     connection(server.url, retries=1).client()
     wait_for(lambda: before.closed)
+    assert recipe.link() is link, "of two, one would never be closed"
     assert link.client().rpc("test", "same", 1, WAIT) == 1
-    assert recipe.link() is link
+
+
+def test_what_is_used_again_before_it_was_closed_has_another_connection(
+    server: rpc.RpcServer, streams: wsmux.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing several takes its time, as one does of a server that is away."""
+    recipe = connection(server.url)
+    link, before = recipe.link(), recipe.client()
+    with FaultProxy(streams.port) as proxy:
+        connection(proxy.url, connect_timeout=2 * WAIT).streams()  # the newer is closed first
+        proxy.set(down=Faults(latency=2 * WAIT))
+        monkeypatch.setattr(connection_settings, "UNUSED_FOR", 0.0)
+        connection(server.url, retries=1).client()
+        again = link.client()
+        assert not before.closed
+        proxy.set(down=Faults())
+        proxy.cut()
+        wait_for(lambda: before.closed)
+        assert again.rpc("test", "same", 1, WAIT) == 1
 
 
 def test_a_link_for_once_is_not_kept(server: rpc.RpcServer, links: dict[Any, Any]) -> None:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from ..client import connect as connect_mux
 from ..config import Config, Resume
@@ -112,7 +113,7 @@ class Link:
         """Return the River client, which connects with its first call and reconnects when lost.
 
         It is shared: do not close it, and ask for it again instead of keeping it: one without calls
-        may be closed when other settings need a connection.
+        may be closed when other settings need a connection, but not within ``in_use``.
         """
         with self._lock:
             self.used = clock.monotonic()
@@ -163,12 +164,8 @@ class Link:
     def close(self) -> None:
         """Close open connections; later use connects again."""
         with self._lock:
-            client, self._client = self._client, None
-            streams, self._streams = self._streams, None
-        if client is not None:
-            client.close()
-        if streams is not None:
-            streams.close(timeout=self.recipe.connect_timeout)
+            given_up = self._give_up()
+        given_up()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -187,11 +184,40 @@ class Link:
         if not self._lock.acquire(blocking=False):
             return False  # a thread connects
         try:
-            session = None if self._client is None else self._client.session
-            streams = 0 if self._streams is None else self._streams.stats().streams
-            return not (self._users or streams or (session is not None and session.calls))
+            return self._has_no_use()
         finally:
             self._lock.release()
+
+    def give_up_unused(self) -> Callable[[], None] | None:
+        """Give up the connections unless they are in use, as ``is_unused``; never blocks.
+
+        Returns:
+            What closes them, and may block; whoever asks for one from now on gets another. ``None``
+            if they are in use.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._give_up() if self._has_no_use() else None
+        finally:
+            self._lock.release()
+
+    def _has_no_use(self) -> bool:
+        session = None if self._client is None else self._client.session
+        streams = 0 if self._streams is None else self._streams.stats().streams
+        return not (self._users or streams or (session is not None and session.calls))
+
+    def _give_up(self) -> Callable[[], None]:
+        client, self._client = self._client, None
+        streams, self._streams = self._streams, None
+
+        def close() -> None:
+            if client is not None:
+                client.close()
+            if streams is not None:
+                streams.close(timeout=self.recipe.connect_timeout)
+
+        return close
 
     def _tell_opened(self) -> None:
         if self._opened_one is not None:
@@ -554,39 +580,34 @@ class _Links:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[tuple[int, Recipe], Link] = {}
+        self._forget()
         fork.register(self)
 
     def of(self, recipe: Recipe) -> Link:
-        """Return the link of a recipe, made on first use."""
+        """Return the link of a recipe."""
         key = os.getpid(), recipe
         with self._lock:
-            link = self._held.get(key)
+            link = self._known.get(key)
             if link is None:
-                link = self._held[key] = Link(recipe, opened=self._opened)
+                link = self._known[key] = Link(recipe, opened=self._opened)
             return link
 
     def _opened(self, link: Link) -> None:
-        """Keep a link that has opened a connection, and close those that are left unused."""
+        """Hold a link that has opened a connection, and close those that are left unused."""
         now = clock.monotonic()
+        closing = []
         with self._lock:
-            # It may have been closed, and come back by somebody who still has it.
-            self._held.setdefault((os.getpid(), link.recipe), link)
-            unused = [
-                (key, each)
-                for key, each in self._held.items()
-                if each is not link and each.is_unused()
-            ]
+            self._held[os.getpid(), link.recipe] = link
+            unused = [pair for pair in self._held.items() if pair[1] is not link]
+            unused = [pair for pair in unused if pair[1].is_unused()]
             unused.sort(key=lambda pair: pair[1].used, reverse=True)
-            over = [
-                pair
-                for place, pair in enumerate(unused)
-                if place >= MOST_UNUSED or now - pair[1].used > UNUSED_FOR
-            ]
-            for key, _ in over:
-                del self._held[key]
-        if over:
-            closing = [each for _, each in over]
+            for place, (key, each) in enumerate(unused):
+                if place >= MOST_UNUSED or now - each.used > UNUSED_FOR:
+                    close = each.give_up_unused()
+                    if close is not None:
+                        del self._held[key]
+                        closing.append(close)
+        if closing:
             try:  # which may take its time, and nobody need wait for it
                 start_thread(daemon_thread(_close, args=(closing,), name="wsmux-links-closing"))
             except NoThreadError:
@@ -595,15 +616,20 @@ class _Links:
     def forked(self) -> None:
         """Drop the links in a forked child; see ``runtime.fork``."""
         self._lock = threading.Lock()
-        self._held = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        # Those with connections; and all, of which somebody may have kept one without.
+        self._held: dict[tuple[int, Recipe], Link] = {}
+        self._known: WeakValueDictionary[tuple[int, Recipe], Link] = WeakValueDictionary()
 
 
-def _close(links: Iterable[Link]) -> None:
-    for link in links:
+def _close(closing: Iterable[Callable[[], None]]) -> None:
+    for close in closing:
         try:
-            link.close()
+            close()
         except (WsmuxError, OSError) as error:
-            _log.debug("%r could not be closed: %s", link, error)
+            _log.debug("a connection that nobody used could not be closed: %s", error)
 
 
 _links = _Links()
