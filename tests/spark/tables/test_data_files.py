@@ -120,7 +120,6 @@ def test_text_of_others_comes_back_however_it_is_encoded(tmp_path: Path) -> None
     for options in (
         {"dictionary_pagesize_limit": 10_000},
         {"use_dictionary": False},
-        {"use_dictionary": False, "column_encoding": {"a.b": "DELTA_BYTE_ARRAY"}},
         {"data_page_version": "2.0", "compression": "zstd"},
     ):
         file = of_others(tmp_path, table, **options)
@@ -128,6 +127,31 @@ def test_text_of_others_comes_back_however_it_is_encoded(tmp_path: Path) -> None
             found = read(tmp_path, file, table.schema, ["a.b", "a"], span)
             expected = table.slice(span.start, len(span))
             assert pa.Table.from_batches(found).equals(expected)
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_text_of_others_need_have_no_dictionary(tmp_path: Path, encoding: str) -> None:
+    table = pa.table({"x": [f"{number % 7}-{'w' * 100}" for number in range(2000)]})
+    file = of_others(tmp_path, table, use_dictionary=False, column_encoding={"x": encoding})
+    found = read(tmp_path, file, table.schema, ["x"], range(2000))
+    assert pa.Table.from_batches(found).equals(table)
+
+
+def test_text_may_have_a_dictionary_in_some_row_groups_alone(tmp_path: Path) -> None:
+    """As DuckDB writes it, by encodings of which pyarrow makes no dictionaries."""
+    duckdb: Any = package("duckdb", "spark-test")
+    text = "CASE WHEN i < 3000 THEN 'same' ELSE 'word ' || i END AS x FROM range(9000) t(i)"
+    path = tmp_path / "x.parquet"
+    with duckdb.connect(config={"threads": 1}) as db:
+        options = "FORMAT parquet, PARQUET_VERSION v2, ROW_GROUP_SIZE 2048"
+        db.execute(f"COPY (SELECT {text} ORDER BY i) TO '{path}' ({options})")
+    metadata = pq.read_metadata(path)
+    encodings = [metadata.row_group(n).column(0).encodings for n in range(metadata.num_row_groups)]
+    assert {each for some in encodings for each in some} > {"RLE_DICTIONARY"}
+    file = DataFile("x.parquet", os.path.getsize(path), 0, 9000, None, {}, 0)
+    found = read(tmp_path, file, pa.schema([("x", pa.string())]), ["x"], range(9000))
+    values = pa.Table.from_batches(found).column(0).to_pylist()
+    assert values == [f"word {n}" if n >= 3000 else "same" for n in range(9000)]
 
 
 def test_names_with_dots_do_not_lead_into_columns(tmp_path: Path) -> None:

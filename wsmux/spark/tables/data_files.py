@@ -26,7 +26,8 @@ __all__ = ["NewFile", "Written", "groups_of", "read_file", "rows_in"]
 # Bytes of a file that are worth being read apart.
 GROUP_BYTES = 8 * MIB
 
-# Rows that are read at once of text within lists and the like, of which nothing tells the size.
+# Rows that are read at once of text whose dictionaries cannot be kept, such as that within lists:
+# nothing tells the size of it.
 CODED_ROWS = 256
 
 # Names of files that were written here, of which a row group has ``parquet_writer.GROUP_BYTES``
@@ -39,6 +40,9 @@ _WIDEST = 8
 
 # Encodings by which values that repeat, or begin alike, take next to nothing in a file.
 _CODED = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
+
+# The encodings of text, and of its nulls, from which pyarrow makes arrays with dictionaries.
+_KEPT = {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 
 
 class Written(NamedTuple):
@@ -131,10 +135,15 @@ def _read(
     wanted = pa.schema([schema.field(name) for name in columns])
     own = _OWN.fullmatch(PurePosixPath(file.path).name) is not None
     # Text of others is decoded in pieces: a dictionary of 40 KiB may stand for gigabytes.
-    coded = [] if own else _coded_texts(pq.read_metadata(source))
+    footer = None if own else pq.read_metadata(source)
+    coded = [] if footer is None else _coded_texts(footer, columns)
     # From afar the columns of a row group are read at once.
     with pq.ParquetFile(
-        source, pre_buffer=far, page_checksum_verification=True, read_dictionary=coded
+        source,
+        metadata=footer,
+        pre_buffer=far,
+        page_checksum_verification=True,
+        read_dictionary=coded,
     ) as parquet:
         metadata = parquet.metadata
         held = [metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)]
@@ -156,15 +165,22 @@ def _read(
                     break
 
 
-def _coded_texts(metadata: Any) -> list[int]:
-    """Return the places of text columns, not within others, that some row group has encoded."""
+def _coded_texts(metadata: Any, columns: Sequence[str]) -> list[int]:
+    """Return the places of those columns of text, not within others, whose dictionaries are kept.
+
+    They are those that some row group has encoded, and that can be read so from all of them.
+    """
+    wanted, found = set(columns), []
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
-    return [
-        place
-        for place in range(metadata.num_columns)
-        if metadata.schema.column(place).path == metadata.schema.column(place).name
-        and any(_is_coded(group.column(place)) for group in groups)
-    ]
+    for place in range(metadata.num_columns):
+        column = metadata.schema.column(place)
+        if column.path != column.name or column.name not in wanted:
+            continue
+        if column.physical_type == "BYTE_ARRAY":
+            chunks = [group.column(place) for group in groups]
+            if any(map(_is_coded, chunks)) and all(_KEPT.issuperset(c.encodings) for c in chunks):
+                found.append(place)
+    return found
 
 
 def _is_coded(chunk: Any) -> bool:
