@@ -425,17 +425,20 @@ def test_such_a_spark_that_is_started_again_has_another_id_in_place_of_the_first
             reader.stop()
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["4.2", "4.1"])
 def test_a_checkpoint_without_an_id_gets_one(
-    topics: SqliteTopics, server: DataServer, caplog: pytest.LogCaptureFixture
+    topics: SqliteTopics, server: DataServer, caplog: pytest.LogCaptureFixture, plain: bool
 ) -> None:
     """As earlier versions wrote them; a batch that is run again between two such has none."""
     add(topics, "t", 0, 10)
     first, second = ({"topic": "t", "reader": "", "offsets": {"0": n, "1": 0}} for n in (2, 5))
-    reader = PlainStreamReader(options_of(server.url), DECLARED)
+    reader: Any = (PlainStreamReader if plain else LimitedStreamReader)(
+        options_of(server.url), DECLARED
+    )
     assert took(reader, reader.partitions(first, second)) == [2, 3, 4]
     reader.commit(second)
     assert released_of(topics) == []
-    end = reader.latestOffset()
+    end = reader.latestOffset(*(() if plain else (second, ReadAllAvailable())))
     assert took(reader, reader.partitions(second, end)) == [5, 6, 7, 8, 9]
     reader.commit(end)
     assert released_of(topics) == [[10, 0]]

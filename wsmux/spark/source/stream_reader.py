@@ -80,6 +80,7 @@ class Follower(DataSourceStreamReader):
         self._feed: OffsetFeed | None = None
         self._reader = ""  # the reader's id at the server
         self._left = ""  # the id that it had there before
+        self._own = uuid.uuid4().hex  # the id of one that has none yet
         self._told: list[str] = []
         self._idle: tuple[Heads | None, Any] = None, None
         self._most: list[int] | None = None
@@ -161,7 +162,8 @@ class Follower(DataSourceStreamReader):
             self._idle = heads, start
             return start
         first = position.begun if position.begun == position.offsets and not anew else None
-        return Position(self._topic, position.reader, end, first, heads.home).to_json()
+        reader = position.reader or self._own  # earlier versions wrote some without
+        return Position(self._topic, reader, end, first, heads.home).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """Return the spans of a batch; the same ones again, as long as the rows are kept.
@@ -282,7 +284,6 @@ class PlainStreamReader(Follower):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._own = uuid.uuid4().hex
         self._at: Mapping[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -303,5 +304,5 @@ class PlainStreamReader(Follower):
         """See ``Follower``."""
         found = super().partitions(start, end)
         last = self._position(end)
-        self._at = last._replace(reader=self._reader or self._own).to_json()
+        self._at = last._replace(reader=self._reader).to_json()
         return found
