@@ -121,14 +121,18 @@ def test_batches_without_rows_are_sent_where_nothing_else_is(
             yield batch
             lengths.append(len(sink.data))
 
-    send(sink, SCHEMA, scan(), Limits())
+    send(sink, SCHEMA, scan(), Limits(), empty=True)
     assert [batch.num_rows for batch in received(bytes(sink.data))] == [5]
     assert lengths == [0, 0, 0]
-    sink, lengths = Frames(), []
     monkeypatch.setattr(arrow_stream, "SILENCE", -1.0)
-    send(sink, SCHEMA, scan(), Limits())
+    sink, lengths = Frames(), []
+    send(sink, SCHEMA, scan(), Limits(), empty=True)
     assert [batch.num_rows for batch in received(bytes(sink.data))] == [0, 5, 0]
     assert 0 < lengths[0] < lengths[1] < lengths[2]
+    sink, lengths = Frames(), []
+    send(sink, SCHEMA, scan(), Limits())  # which earlier clients cannot read
+    assert [batch.num_rows for batch in received(bytes(sink.data))] == [5]
+    assert 0 == lengths[0] < lengths[1] == lengths[2]
 
 
 def test_what_fails_on_the_way_has_no_end_marker() -> None:

@@ -73,9 +73,13 @@ def test_the_answer_does_not_wait_for_rows() -> None:
 def test_batches_without_rows_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_stream, "SILENCE", -1.0)
     none = rows(0, 0)
-    store = Given(iter([none, none, rows(0, 3), none, none, none, rows(3, 1), none]))
-    with serve_data(datasets=store) as server:
-        assert ids(read_batches(quick(server.url, retries=0), HEADER, SCHEMA)) == [0, 1, 2, 3]
+    batches = [none, none, rows(0, 3), none, none, none, rows(3, 1), none, none]
+    with serve_data(datasets=Given(iter(batches), iter(batches))) as server:
+        recipe = quick(server.url, retries=0)
+        assert ids(read_batches(recipe, HEADER, SCHEMA)) == [0, 1, 2, 3]
+        with recipe.link().open_stream("read", **HEADER) as stream:  # as clients of before
+            found = receive(ArrowSource(stream, Limits()), Limits())[1]
+            assert [batch.num_rows for batch in found] == [3, 1]
 
 
 class CutStream(io.BytesIO):

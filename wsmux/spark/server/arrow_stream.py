@@ -37,7 +37,7 @@ __all__ = [
 # Bytes written at once: the largest frame, several times as fast as 1 MiB.
 FRAME = 64 * 1024
 
-# Seconds without a write after which what there is, an empty batch at least, is sent: so whoever
+# Seconds without a write after which what there is is sent, if need be an empty batch: so whoever
 # waits for rows of a long scan hears of it, and it ends soon when nobody waits any more.
 SILENCE = 1.0
 
@@ -419,19 +419,24 @@ class _Frames:
         self.sent = clock.monotonic()
 
 
-def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> None:
+def send(
+    sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits, empty: bool = False
+) -> None:
     """Write one IPC stream; its end marker is sent only if nothing failed.
 
-    Batches above the limit are sent in slices, and those without rows only where nothing was sent
-    for ``SILENCE`` seconds; what was gathered is sent then, too. Errors of the stream are raised
-    unchanged; if the iterator of batches fails, the batches before have been sent.
+    Batches above the limit are sent in slices. Where nothing was sent for ``SILENCE`` seconds, what
+    was gathered is sent with the next batch, whether that has rows or not. Errors of the stream are
+    raised unchanged; if the iterator of batches fails, the batches before have been sent.
+
+    Args:
+        empty: whether a batch without rows is sent then; others without rows never are.
     """
     frames = _Frames(sink)
     try:
         writer = pa.ipc.new_stream(frames, schema)
         for batch in batches:
             late = clock.monotonic() - frames.sent > SILENCE
-            if batch.num_rows or late:
+            if batch.num_rows or (empty and late):
                 for piece in pieces(batch, limits.batch_bytes):
                     writer.write_batch(piece)
             if late:

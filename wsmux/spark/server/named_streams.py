@@ -123,11 +123,12 @@ class ReadStream(NamedStream):
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
         # Nothing is read before the ``ok`` line: until the first row is found that may take longer
         # than a client waits for the line, as with filters.
-        table = self._table(Request(header))
+        request = Request(header)
+        table, empty = self._table(request), request.flag("empty")
 
         def serve(stream: Stream) -> None:
             try:
-                guarded(send)(stream, table.schema, table.batches, self._limits)
+                guarded(send)(stream, table.schema, table.batches, self._limits, empty)
             except RiverError as error:
                 _log.warning("a read failed: %s", error)
                 stream.write(FAILURE + refusal_line(error))

@@ -57,7 +57,7 @@ def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[An
     retries = Retries(recipe.retries, recipe.retry_backoff)
     rows = 0
     while True:
-        stream, told = link.ask_stream(READ, **_behind(header, rows))
+        stream, told = link.ask_stream(READ, empty=True, **_behind(header, rows))
         stream.timeout = recipe.call_timeout
         limits = _limits(told)
         try:
