@@ -23,6 +23,7 @@ from wsmux.spark.source.task_reader import _limits, _resumed, read_batches
 from wsmux.spark.source.task_writer import stage
 from wsmux.spark.store.base import Table
 from wsmux.spark.store.datasets import DeltaDatasets
+from wsmux.spark.store.metadata import with_metadata
 from wsmux.spark.store.schemas import schema_bytes
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, ipc, pa, rows
@@ -77,7 +78,7 @@ def test_batches_without_rows_are_passed_over(monkeypatch: pytest.MonkeyPatch) -
     with serve_data(datasets=Given(iter(batches), iter(batches))) as server:
         recipe = quick(server.url, retries=0)
         assert ids(read_batches(recipe, HEADER, SCHEMA)) == [0, 1, 2, 3]
-        with recipe.link().open_stream("read", **HEADER) as stream:  # as clients of before
+        with recipe.link().open_stream("read", **HEADER) as stream:  # as earlier clients
             found = receive(ArrowSource(stream, Limits()), Limits())[1]
             assert [batch.num_rows for batch in found] == [3, 1]
 
@@ -166,13 +167,38 @@ def test_a_row_that_was_taken_can_be_read(kind: str, monkeypatch: pytest.MonkeyP
         assert ids(read_batches(recipe, header, SCHEMA)) == [0, 1, 2, 7, 8, 9]
 
 
+def test_a_row_that_just_fits_can_be_read_with_more_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes more then than when it was taken."""
+    monkeypatch.setattr(task_reader, "USUAL", Limits(batch_bytes=MIB))
+
+    def row_of(length: int) -> Any:
+        return pa.record_batch([pa.array([7], pa.int64()), pa.array(["x" * length])], schema=SCHEMA)
+
+    room = MIB - pa.ipc.read_message(row_of(0).serialize()).body.size
+    row = row_of(room)
+    assert pa.ipc.read_message(row.serialize()).body.size == MIB
+    with serve_data(limits=Limits(batch_bytes=MIB)) as server:
+        recipe = quick(server.url)
+        init: dict[str, Any] = {"topic": "t", "schema": schema_bytes(SCHEMA)}
+        ask_once(recipe, "topic", "create", **init)
+        txn = ask_once(recipe, "topic", "begin", **init)["txn"]
+        receipt = stage(recipe, {"txn": txn, "partition": 0, "attempt": 0}, SCHEMA, [row])
+        assert receipt is not None
+        ask_once(recipe, "topic", "commit", txn=txn, receipts=[receipt.to_json()])
+        span = {"topic": "t", "partition": 0, "start": 0, "end": 1, "metadata": True}
+        assert ids(read_batches(recipe, span, with_metadata(SCHEMA))) == [7]
+
+
 def test_what_a_server_tells_of_its_bounds_is_believed_within_bounds() -> None:
+    """And a little more, as for padding."""
     for told, accepted in (
-        ({}, 64 * MIB),
-        ({"batch_bytes": "many"}, 64 * MIB),
-        ({"batch_bytes": -1}, 64 * MIB),
-        ({"batch_bytes": MIB}, 64 * MIB),
-        ({"batch_bytes": 100 * MIB}, 100 * MIB),
+        ({}, 65 * MIB),
+        ({"batch_bytes": "many"}, 65 * MIB),
+        ({"batch_bytes": -1}, 65 * MIB),
+        ({"batch_bytes": MIB}, 65 * MIB),
+        ({"batch_bytes": 100 * MIB}, 101 * MIB),
         ({"batch_bytes": 2**62}, 2**31),
     ):
         assert _limits(told) == Limits(batch_bytes=accepted)

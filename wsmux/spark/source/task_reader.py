@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from ...config import MIB
 from ...exceptions import WsmuxError
 from ...rpc import RiverError
 from ..connection_settings import Link, Recipe
@@ -27,6 +28,10 @@ _WHAT = f"stream {READ}"
 # batch of one that does: no value in Spark or Arrow has more.
 USUAL = Limits()
 MOST_BYTES = 2**31
+
+# Bytes by which a batch may be larger as it is read than as it was written: padding of other
+# columns, and those of metadata.
+MORE_BYTES = MIB
 
 
 def read_batches(
@@ -83,9 +88,9 @@ def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[An
 def _limits(told: Mapping[str, Any]) -> Limits:
     """Return the bounds for a server's batches: each row that it took can be read."""
     size = told.get("batch_bytes")
-    if not isinstance(size, int):
-        return USUAL
-    return replace(USUAL, batch_bytes=min(max(size, USUAL.batch_bytes), MOST_BYTES))
+    least = USUAL.batch_bytes
+    taken = max(size, least) if isinstance(size, int) else least
+    return replace(USUAL, batch_bytes=min(taken + MORE_BYTES, MOST_BYTES))
 
 
 def _behind(header: Mapping[str, Any], rows: int) -> dict[str, Any]:
