@@ -18,7 +18,7 @@ import pytest
 
 from wsmux.rpc import RiverError
 from wsmux.spark.store.base import Retention
-from wsmux.spark.topics import sqlite_topics
+from wsmux.spark.topics import sqlite_topics, upkeep
 from wsmux.spark.topics.sqlite_topics import SqliteTopics
 
 from ...helpers.spark.arrow_data import SCHEMA, rows
@@ -96,6 +96,28 @@ def test_a_store_of_before_topics_had_a_home_is_used_on(directory: Path) -> None
     run(directory / "topics.sqlite", f"{earlier} WHERE name = 'd'")
     (directory / "topics" / "new").mkdir()
     assert store.heads("new").home == ""
+    store.expire(time.time())
+    assert len(store.heads("new").home) == 16
+    assert {name: store.heads(name).home for name in homes} == homes
+
+
+def test_a_sweep_removes_no_topic_that_was_made_anew_meanwhile(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look for the folder and its removal; it has the id of the former one."""
+    store = topics(directory)
+    shutil.rmtree(directory / "topics" / "other")
+    looked = upkeep.real_directory
+
+    def look(path: Path, shown: str) -> bool:
+        there = looked(path, shown)
+        if not there:
+            topics(directory).create("other", SCHEMA)
+        return there
+
+    monkeypatch.setattr(upkeep, "real_directory", look)
+    store.expire(time.time())
+    assert store.heads("other").latest == [0]
 
 
 def test_a_read_goes_on_in_no_topic_that_was_made_anew(

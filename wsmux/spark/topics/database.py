@@ -28,14 +28,15 @@ from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ..protocol import Code, refusal
 
-__all__ = ["Database", "Topic", "find_topic"]
+__all__ = ["GIVE_HOMES", "Database", "Topic", "find_topic"]
 
 # The layout of the tables, stored as ``user_version``; a new database has 0.
 LAYOUT = 1
 
 SCHEMA = (
     # A topic: its schema (``schemas.schema_text``), and how many commits there were. ``home`` tells
-    # it from others of its name; earlier versions, which may use the database too, make none.
+    # it from others of its name; earlier versions, which may use the database too, leave it to a
+    # sweep of this one.
     """CREATE TABLE topics (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
         schema TEXT NOT NULL, version INTEGER NOT NULL, home TEXT NOT NULL DEFAULT ''
@@ -83,11 +84,9 @@ SCHEMA = (
     ) WITHOUT ROWID""",
 )
 
-# For a database of an earlier version.
-ADD_HOMES = (
-    "ALTER TABLE topics ADD COLUMN home TEXT NOT NULL DEFAULT ''",
-    "UPDATE topics SET home = lower(hex(randomblob(8)))",
-)
+# For a database of an earlier version, and for topics that such a one has made.
+ADD_HOMES = "ALTER TABLE topics ADD COLUMN home TEXT NOT NULL DEFAULT ''"
+GIVE_HOMES = "UPDATE topics SET home = lower(hex(randomblob(8))) WHERE home = ''"
 
 # Bytes of a page: a commit changes a few rows in each of some tables, and writes their pages whole.
 PAGE = 1024
@@ -246,8 +245,8 @@ class Database:
         if not _has_homes(db):
             db.execute("BEGIN IMMEDIATE")
             if not _has_homes(db):
-                for statement in ADD_HOMES:
-                    db.execute(statement)
+                db.execute(ADD_HOMES)
+                db.execute(GIVE_HOMES)
             db.execute("COMMIT")
 
     def _use_wal(self, db: sqlite3.Connection) -> None:

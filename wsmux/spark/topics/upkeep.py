@@ -22,7 +22,7 @@ from ..source.ranges import without_large_first
 from ..store.base import Retention
 from ..store.directory import real_directory
 from ..store.schemas import schema_from_text
-from .database import Database, Topic, find_topic
+from .database import GIVE_HOMES, Database, Topic, find_topic
 from .segments import COLUMNS, Segment, SegmentWriter, read_segment, timed
 
 __all__ = ["Upkeep", "remove_files"]
@@ -132,8 +132,13 @@ class Upkeep:
             return
         if not real_directory(self._path / name, f"topics/{name}"):
             with self._database.write() as db:  # somebody has removed it
-                db.execute("DELETE FROM topics WHERE id = ?", (topic.id,))
+                # And may have made another one since, which may have its id.
+                gone = "DELETE FROM topics WHERE id = ? AND home = ?"
+                db.execute(gone, (topic.id, topic.home))
             return
+        if not topic.home:
+            with self._database.write() as db:
+                db.execute(GIVE_HOMES)
         self._expire(topic, now - self._ttl)
         while self._drop(topic, now) == AT_ONCE:
             pass
