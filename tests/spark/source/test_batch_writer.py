@@ -108,15 +108,21 @@ def test_one_that_was_not_made_is_an_error_and_is_not_made_later(end: threading.
 
 
 def test_where_nobody_can_tell_what_became_of_a_commit_its_error_says_so() -> None:
-    with serve_data(datasets=DeltaDatasets()) as server, FaultProxy(server.port) as proxy:
-        writer = writer_of(proxy.url, callTimeout=WAIT, connectTimeout=CONNECTS, retries=0)
-        receipt = staged(server.url, writer._txn)
+    options: dict[str, Any] = {"callTimeout": WAIT, "connectTimeout": CONNECTS, "retries": 0}
+    with serve_data() as server, FaultProxy(server.port) as proxy:
+        batch = writer_of(proxy.url, **options)
+        part = Written(staged(server.url, batch._txn))
+        parsed = parse_options(option_list(proxy.url, "t", **options), Action.STREAM_WRITE)
+        query = StreamWriter(parsed, spark_schema(SCHEMA), False)
         proxy.refusing = True
-        with pytest.raises(
-            SparkError, match="whether the rows were written is not known"
-        ) as caught:
-            writer.commit([Written(receipt)])
-    assert (caught.value.code, caught.value.what) == ("UNEXPECTED_DISCONNECT", "dataset.commit")
+        for commit, what, advice in (
+            (lambda: batch.commit([part]), "dataset.commit", "with the same txnAppId and"),
+            (lambda: query.commit([StagedPart("t:q:0", False, None)], 0), "topic.commit", "start "),
+        ):
+            with pytest.raises(SparkError, match="whether the rows were written is not") as caught:
+                commit()
+            assert (caught.value.code, caught.value.what) == ("UNEXPECTED_DISCONNECT", what)
+            assert advice in caught.value.message
 
 
 def test_a_batch_of_a_query_and_one_of_a_topic_are_the_same(end: threading.Event) -> None:

@@ -103,7 +103,9 @@ class BatchWriter(DataSourceArrowWriter):
                 for message in messages
                 if isinstance(message, Written) and message.receipt is not None
             ]
-            commit_once(self._recipe, self._service, self._txn, receipts)
+            advice = "look for them before you write them again, or run a job again with the same "
+            advice += "txnAppId and txnVersion, which writes them once"
+            commit_once(self._recipe, self._service, self._txn, receipts, advice)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discard all staged parts, including those of lost attempts; does not undo a commit.

@@ -57,11 +57,16 @@ def ask_once(recipe: Recipe, service: str, procedure: str, /, **init: Any) -> di
         return ask(link, service, procedure, **init)
 
 
-def commit_once(recipe: Recipe, service: str, txn: str, receipts: Sequence[Receipt]) -> None:
+def commit_once(
+    recipe: Recipe, service: str, txn: str, receipts: Sequence[Receipt], advice: str
+) -> None:
     """Commit staged parts, on a connection of its own.
 
     The answer of a commit that was made may be lost, and an error be all that is heard of it. The
     server is asked to abort then: it tells whether the commit was made, and if not, it never is.
+
+    Args:
+        advice: what to do where the server cannot be asked.
 
     Raises:
         SparkError: nothing was written, unless the message says that this is not known.
@@ -69,22 +74,18 @@ def commit_once(recipe: Recipe, service: str, txn: str, receipts: Sequence[Recei
     try:
         ask_once(recipe, service, "commit", txn=txn, receipts=[each.to_json() for each in receipts])
     except SparkError as error:
-        if not _is_made(recipe, service, txn, error):
+        if not _is_made(recipe, service, txn, error, advice):
             raise
         _log.info("%s was committed, though all that was heard of it is: %s", txn, error)
 
 
-def _is_made(recipe: Recipe, service: str, txn: str, error: SparkError) -> bool:
+def _is_made(recipe: Recipe, service: str, txn: str, error: SparkError, advice: str) -> bool:
     """Return whether a commit was made whose answer is an error."""
     try:
         return ask_once(recipe, service, "abort", txn=txn).get("committed") is True
     except SparkError as failed:
-        text = (
-            f"{error.message}; whether the rows were written is not known ({failed.code}): look "
-            "for them before you write them again; with txnAppId and txnVersion a rerun of a job "
-            "writes them once"
-        )
-        raise SparkError(error.code, text, error.what, error.place) from None
+        text = f"{error.message}; whether the rows were written is not known ({failed.code})"
+        raise SparkError(error.code, f"{text}: {advice}", error.what, error.place) from None
 
 
 def offsets_at(options: Options, timestamp: int) -> list[int | None]:

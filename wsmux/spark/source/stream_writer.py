@@ -106,7 +106,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # If one task found the batch committed, it is, whatever others have staged since.
         if parts and not any(part.done for part in parts):
             receipts = [part.receipt for part in parts if part.receipt is not None]
-            commit_once(self._recipe, TOPIC_SERVICE, parts[0].txn, receipts)
+            advice = "start the query again from its checkpoint, which writes them once"
+            commit_once(self._recipe, TOPIC_SERVICE, parts[0].txn, receipts, advice)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Discard the staged parts of a batch; does not undo a commit.
