@@ -92,10 +92,13 @@ def test_a_topic_of_before_they_had_a_home_gets_one_by_a_sweep(
         assert store.heads("t").home == home
 
 
+@pytest.mark.parametrize("ahead", [1, 10], ids=["entries", "parts"])
 def test_a_read_goes_on_in_no_topic_that_was_made_anew(
-    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    monkeypatch.setattr(redis_topics, "AHEAD", 1)
+    """Neither behind its entries nor where the data of one, apart from it, are gone."""
+    monkeypatch.setattr(redis_topics, "AHEAD", ahead)
+    monkeypatch.setattr(redis_topics, "INLINE", 0)
     with closing(RedisTopics(server.url, namespace=namespace)) as store:
         store.create("t", SCHEMA)
         for number in range(3):

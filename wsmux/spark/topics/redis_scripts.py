@@ -231,9 +231,8 @@ return 1
 """)
 
 # KEYS: topic, names. ARGV: name, time before which, how many at most, home. Gives a topic of an
-# earlier version its home. Forgets the transactions that
-# were last written to, or made without a query, before a time; returns how many, or -1 if there is
-# no such topic any more.
+# earlier version its home. Forgets the transactions that were last written to, or made without a
+# query, before a time; returns how many, or -1 if there is no such topic any more.
 EXPIRE = _script("""
 if redis.call('EXISTS', at('topic')) == 0 then
   redis.call('SREM', KEYS[2], ARGV[1])

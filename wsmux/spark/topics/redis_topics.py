@@ -320,14 +320,14 @@ class RedisTopics(TopicStore):
             check_home(topic, home, (there or b"").decode())
             entries = [_Entry.of(*each) for each in found]
             if not entries or entries[0].start > start:
-                raise self._missing(topic, partition, start, end)
+                raise self._missing(topic, home, partition, start, end)
             for entry in entries:
                 if entry.start >= end:
                     return
                 span = range(start - entry.start, min(end, entry.end) - entry.start)
                 for piece in self._pieces(topic, entry, schema, span):
                     if piece is None:
-                        raise self._missing(topic, partition, start, end)
+                        raise self._missing(topic, home, partition, start, end)
                     batch = piece.select(names)
                     if metadata:
                         times = moments(entry.time, batch.num_rows)
@@ -363,13 +363,15 @@ class RedisTopics(TopicStore):
                 raise refusal(Code.CORRUPT, f"{text}: {first_line(error)}") from error
             yield restamp(batch.slice(begin, end - begin), schema)
 
-    def _missing(self, topic: str, partition: int, start: int, end: int) -> RiverError:
+    def _missing(self, topic: str, home: str, partition: int, start: int, end: int) -> RiverError:
         """Return the error for rows that are not there: those that retention has dropped are told.
 
         Raises:
             RiverError: OFFSETS_GONE, BAD_OFFSETS or NO_TOPIC.
         """
-        check_offsets(topic, self.heads(topic), partition, start, end)
+        heads = self.heads(topic)
+        check_home(topic, home, heads.home)
+        check_offsets(topic, heads, partition, start, end)
         text = f"what holds offset {start} of partition {partition} of topic {topic} is missing"
         return refusal(Code.CORRUPT, f"{text} in Redis")
 
@@ -408,8 +410,8 @@ class RedisTopics(TopicStore):
         for name in sorted(each.decode() for each in names):
             before = repr(now - self.ttl)
             while not self._stopping:
-                limits_of = before, AT_ONCE, _new_home()
-                if self._run(EXPIRE, name, name, *limits_of, beside="names") < AT_ONCE:
+                due = before, AT_ONCE, _new_home()
+                if self._run(EXPIRE, name, name, *due, beside="names") < AT_ONCE:
                     break
             while not self._stopping and any(told):
                 if not self._run(DROP, name, name, repr(now), AT_ONCE, *told):
