@@ -259,6 +259,20 @@ def test_a_batch_of_a_topic_that_was_made_anew_reads_nothing_of_the_new_one(
             reader.stop()
 
 
+def test_a_home_is_kept_while_a_server_tells_none(kept_topics: SqliteTopics) -> None:
+    """As one of an earlier version, beside others."""
+    with serve_data(topics=kept_topics) as server:
+        reader: Any = LimitedStreamReader(options_of(server.url), DECLARED)
+        start = reader.initialOffset()
+        with database_of(kept_topics).write() as db:
+            db.execute("UPDATE topics SET home = ''")
+        add(kept_topics, "t", 1, 2)
+        wait_for(lambda: reader.heads().latest == [6, 0])
+        assert reader.heads().home == ""
+        assert reader.latestOffset(start, ReadAllAvailable())["home"] == start["home"] != ""
+        reader.stop()
+
+
 def test_nothing_new_is_the_same_offset_as_text(topics: SqliteTopics, reader: Any) -> None:
     """Spark compares what it has written with what it is told, as JSON."""
     add(topics, "t", 0, 1, 1)

@@ -163,7 +163,8 @@ class Follower(DataSourceStreamReader):
             return start
         first = position.begun if position.begun == position.offsets and not anew else None
         reader = position.reader or self._own  # earlier versions wrote some without
-        return Position(self._topic, reader, end, first, heads.home).to_json()
+        home = heads.home or position.home  # not every server of a topic need tell it
+        return Position(self._topic, reader, end, first, home).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """Return the spans of a batch; the same ones again, as long as the rows are kept.
