@@ -97,9 +97,9 @@ def test_a_query_that_waits_asks_for_nothing(
     for name in ("describe", "release", "heads", "read"):
         method = getattr(topics, name)
 
-        def counted(*args: Any, name: str = name, method: Any = method) -> Any:
+        def counted(*args: Any, name: str = name, method: Any = method, **more: Any) -> Any:
             calls.append(name)
-            return method(*args)
+            return method(*args, **more)
 
         setattr(topics, name, counted)
     sink = Sink()
