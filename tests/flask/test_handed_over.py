@@ -212,6 +212,7 @@ def test_200_handed_over_leave_nothing_and_the_counts_right(folder: Path) -> Non
         def cut_until(count: int) -> None:
             while handed_over() < count:
                 running.cut(connection)
+                owner_of(connection)  # something gets through, else the client pauses
 
         cut_until(20)  # what is kept for good is there
         before = running.each()
