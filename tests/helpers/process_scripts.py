@@ -905,9 +905,10 @@ def interrupt_everywhere(name: str, how: str) -> None:
             connection and runs out of time there, so that the library itself raises.
     """
     at = untouched = 0
-    elsewhere, _ = pair(config=CALM)
+    elsewhere, there = pair(config=CALM)
     other = elsewhere.open_stream()
     other.timeout = 0.0
+    KEPT.append(there.accept_stream(WAIT))  # refused otherwise, if all this takes long
     handler = press if how == "press" else lambda: other.read(1)
     while untouched < 5:  # one call may have fewer points than the next
         at += 1
