@@ -176,20 +176,26 @@ threading.Event().wait()
     assert sorted(said[:3]) == ["graceful 1.0", "graceful 20.0", "stuck 1.0"]
 
 
-def test_a_signal_that_comes_while_a_shutdown_begins_leaves_none_of_them_out() -> None:
-    said, status, _ = run(f"""{GRACEFUL}
+# In the middle of the beginning, another signal comes.
+MEANWHILE = """
 import _thread
 start = _thread.start_new_thread
 
-def send_when():
-    pass
-
 def starts(function, arguments):
     _thread.start_new_thread = start
-    signal.raise_signal(signal.SIGQUIT)  # its handler exits
+    signal.raise_signal(meanwhile)
     return start(function, arguments)
 
 _thread.start_new_thread = starts
+"""
+
+
+def test_a_signal_that_comes_while_a_shutdown_begins_leaves_none_of_them_out() -> None:
+    said, status, _ = run(f"""{GRACEFUL}{MEANWHILE}
+def send_when():
+    pass
+
+meanwhile = signal.SIGQUIT  # its handler exits
 signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGQUIT, leave)
 shut_down_on_signals(stuck, 20.0)
@@ -200,6 +206,42 @@ threading.Event().wait()
     # The hurried one may be called once more, too, as it may not have ended yet.
     assert {"graceful 3.0", "handled", "stuck 1.0"} <= set(said)
     assert status == 5
+
+
+def test_what_another_handler_raises_while_a_shutdown_begins_leaves_nothing_out() -> None:
+    """One of a signal that shuts nothing down."""
+    said, status, _ = run(f"""{MEANWHILE}
+def times_out(number, frame):
+    raise TimeoutError
+
+meanwhile = signal.SIGALRM
+signal.signal(signal.SIGALRM, times_out)
+signal.signal(signal.SIGTERM, lambda number, frame: say("handled"))
+shut_down_on_signals(soon, 3.0)
+shut_down_on_signals(late, 4.0)
+try:
+    send(signal.SIGTERM)
+    threading.Event().wait()
+except TimeoutError:
+    say("timed out")
+""")
+    assert (sorted(said), status) == (["handled", "late 4.0", "soon 3.0", "timed out"], 0)
+
+
+def test_what_one_handler_raises_does_not_leave_out_another() -> None:
+    said, status, _ = run(f"""{MEANWHILE}
+meanwhile = signal.SIGTERM
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, lambda number, frame: say("handled"))
+shut_down_on_signals(soon, 3.0)
+try:
+    send(signal.SIGINT)
+    threading.Event().wait()
+except KeyboardInterrupt:
+    say("interrupted")
+""")
+    assert {"handled", "interrupted"} <= set(said)
+    assert status == 0
 
 
 def test_a_stop_that_was_not_hurried_leaves_no_thread_behind() -> None:

@@ -25,6 +25,7 @@ from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
+from ..runtime.signals import held_back
 
 __all__ = ["QUICK", "Shutdown", "shut_down_at_exit", "shut_down_on_signals"]
 
@@ -139,8 +140,8 @@ class _Process:
     def handle(self, number: int, dies: bool, before: Callable[[], object] | None) -> None:
         """Begin with everything, once, then do as before; in a signal handler of the main thread.
 
-        The handler of another signal may interrupt this one, and what was done before may raise
-        ``SystemExit``. So that waits until everything has begun.
+        Another signal may come meanwhile. What its handler raises waits until everything has begun,
+        and so does what is done as before, which may raise ``SystemExit``.
         """
         if dies:
             self._dies_by = number
@@ -148,24 +149,31 @@ class _Process:
             self._befores.append(before)
         quick = number != signal.SIGTERM
         self._quick = self._quick or quick
-        if not (self._begun or self._exiting):
-            self._beginning = self._begun = True
+        try:
+            if not (self._begun or self._exiting):
+                self._beginning = self._begun = True
+                try:
+                    with held_back(bool):
+                        self._begin(quick)
+                finally:
+                    self._beginning = False
+            elif quick:
+                self._hurried.set()
+        finally:
+            if not self._beginning:
+                self._die_if_done()
+                self._do_as_before()
+
+    def _do_as_before(self) -> None:
+        """Do all that was done before, whatever some of it raises."""
+        if self._befores:
             try:
-                self._begin(quick)
-            finally:
-                self._beginning = False
-        elif quick:
-            self._hurried.set()
-        if self._beginning:
-            return
-        self._die_if_done()
-        befores, self._befores = self._befores, []
-        for each in befores:
-            try:
-                each()
+                self._befores.pop(0)()
             except SystemExit:
                 if not self._exiting:  # otherwise it would cut the exit short
                     raise
+            finally:
+                self._do_as_before()
 
     def _begin(self, quick: bool) -> None:
         beginning = OneShotEvent()
