@@ -233,13 +233,17 @@ def test_a_server_that_asks_for_patience_is_left_alone_for_that_long() -> None:
         assert 5 < pause_after(failures, 5.0, 60.0) <= 7
 
 
-def test_the_clients_that_a_server_asks_for_patience_do_not_come_together() -> None:
-    pauses = [pause_after(1, 20.0, 600.0) for _ in range(100)]
-    assert 22.5 <= min(pauses) < max(pauses) <= 25
+@pytest.mark.parametrize(("grace", "within"), [(600.0, (22.5, 25.0)), (36.0, (13.5, 18.0))])
+def test_the_clients_that_a_server_asks_for_patience_do_not_come_together(
+    grace: float, within: tuple[float, float]
+) -> None:
+    """Nor where they cannot wait for so long."""
+    pauses = [pause_after(1, 20.0, grace) for _ in range(100)]
+    assert within[0] <= min(pauses) < max(pauses) <= within[1]
     assert max(pauses) - min(pauses) > 1
 
 
 def test_a_pause_leaves_time_for_more_attempts_within_the_grace() -> None:
-    assert pause_after(1, 3600.0, 60.0) == 30
-    assert pause_after(9, 0.0, 1.0) == 0.5
+    assert pause_after(1, 3600.0, 60.0) <= 30
+    assert pause_after(9, 0.0, 1.0) <= 0.5
     assert 0 < pause_after(9, 0.0, 0.001) <= FIRST_DELAY

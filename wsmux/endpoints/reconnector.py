@@ -81,7 +81,8 @@ def begin(sock: socket.socket, session: Session, deadline: Deadline) -> None:
 def pause_after(failures: int, asked: float, left: float) -> float:
     """Return the seconds until the next attempt, so that the grace allows for some more.
 
-    What the server asks of all its clients is spread by up to a quarter, as they come together.
+    What the server asks of all its clients is spread by up to a quarter, as they come together; so
+    is half of what is left of the grace, where that is less: they were cut together, too.
 
     Args:
         failures: attempts that failed, from 1.
@@ -90,7 +91,8 @@ def pause_after(failures: int, asked: float, left: float) -> float:
     """
     spread = asked / 4
     delay = delay_after(failures, max(FIRST_DELAY, spread), max(LONGEST_DELAY, spread), 0.5)
-    return min(asked + delay, max(left / 2, FIRST_DELAY))
+    most = max(left / 2, FIRST_DELAY)
+    return asked + delay if asked + delay <= most else delay_after(1, most, most, 0.75)
 
 
 class Reconnector:
