@@ -90,6 +90,7 @@ def interrupted_by(
     call in which the main thread then waits, the handler is not called before the end of that wait.
     """
     begun, main = OneShotEvent(), threading.get_ident()
+    sending = threading.Lock()
 
     def run(*_: object) -> None:
         if not begun.is_set():
@@ -98,13 +99,17 @@ def interrupted_by(
 
     def send() -> None:
         while not begun.is_set():
-            signal.pthread_kill(main, number)
+            with sending:
+                if not begun.is_set():
+                    signal.pthread_kill(main, number)
             begun.wait(SENT_AGAIN)
 
     before = signal.signal(number, run)
     try:
         yield send
     finally:
+        with sending:  # by default, such a signal would end the process from here on
+            begun.set()
         signal.signal(number, before)
 
 
