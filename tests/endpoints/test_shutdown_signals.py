@@ -229,6 +229,43 @@ except TimeoutError:
     assert (sorted(said), status) == (["handled", "late 4.0", "soon 3.0", "timed out"], 0)
 
 
+def test_what_another_handler_raises_at_any_step_leaves_nothing_half_begun() -> None:
+    said, _, errors = run("""
+import itertools
+from tests.helpers.interrupts import signalled_at
+from wsmux.endpoints.shutdown_signals import _process
+
+def times_out(number, frame):
+    raise TimeoutError
+
+calls, begun = [], 0
+signal.signal(signal.SIGALRM, times_out)
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+shut_down_on_signals(lambda timeout: calls.append(1), 3.0)
+shut_down_on_signals(lambda timeout: calls.append(2), 3.0)
+for step in itertools.count(1):
+    _process.forked()  # as if no signal had come
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)  # or some steps are left out
+    calls.clear()
+    try:
+        signalled = signalled_at(step, lambda: signal.raise_signal(signal.SIGTERM), signal.SIGALRM)
+    except TimeoutError:
+        signalled = True
+    if _process._begun:
+        begun += 1
+        assert _process._done.wait(20), step
+        assert sorted(calls) == [1, 2], step
+        while len(sys._current_frames()) > 1:  # they would end what begins anew
+            time.sleep(0.001)
+    else:
+        assert not calls, step
+    if not signalled:
+        break
+say(begun > 20)
+""")
+    assert said == ["True"], errors
+
+
 def test_what_one_handler_raises_does_not_leave_out_another() -> None:
     said, status, _ = run(f"""{MEANWHILE}
 meanwhile = signal.SIGTERM

@@ -150,15 +150,15 @@ class _Process:
         quick = number != signal.SIGTERM
         self._quick = self._quick or quick
         try:
-            if not (self._begun or self._exiting):
-                self._beginning = self._begun = True
-                try:
-                    with held_back(bool):
+            with held_back(bool):
+                if not (self._begun or self._exiting):
+                    self._beginning = self._begun = True
+                    try:
                         self._begin(quick)
-                finally:
-                    self._beginning = False
-            elif quick:
-                self._hurried.set()
+                    finally:
+                        self._beginning = False
+                elif quick:
+                    self._hurried.set()
         finally:
             if not self._beginning:
                 self._die_if_done()
