@@ -1063,11 +1063,14 @@ export class Wsmux {
     }, LOOK_AGAIN);
   }
 
-  /** Let as many writers go on as the browser's queue has room for. */
-  #look() {
-    if (!this.#writers.length) return;
-    const frames = Math.ceil((MAX_BUFFERED - this.#socket.bufferedAmount) / MAX_FRAME);
-    this.#writers.splice(0, this.#over ? Infinity : Math.max(0, frames)).forEach((turn) => turn.resolve());
+  /** Let writers go on, one after another, while the browser's queue has room. */
+  async #look() {
+    while (this.#writers.length && (this.#over || this.#socket.bufferedAmount < MAX_BUFFERED)) {
+      const [turn] = this.#writers;
+      turn.resolve();
+      await null;  // it sends its frame; others wait behind it until then
+      if (this.#writers[0] === turn) this.#writers.shift();
+    }
   }
 
   // The end
