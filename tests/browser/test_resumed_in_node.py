@@ -21,8 +21,10 @@ WINDOW = uint32(256 * 1024)
 
 # No signature is checked here, and none computed: that would end at a time of its own.
 PRELUDE = """
-globalThis.listeners = {};
-globalThis.addEventListener = (name, listener) => { listeners[name] = listener; };
+const page = new EventTarget();
+globalThis.addEventListener = page.addEventListener.bind(page);
+globalThis.removeEventListener = page.removeEventListener.bind(page);
+globalThis.fire = (name, told) => page.dispatchEvent(Object.assign(new Event(name), told));
 crypto.subtle.importKey = async () => "a key";
 crypto.subtle.sign = async () => new ArrayBuffer(32);
 globalThis.mux = new Wsmux("ws://server.test/", { resume: true });
@@ -219,21 +221,45 @@ def test_a_close_before_the_server_has_answered_is_an_end(session: Session) -> N
 
 def test_a_page_that_is_left_ends_its_session_behind_what_it_has_written(stream: Session) -> None:
     stream.write("the last words")
-    stream.page.run("listeners.pagehide({ persisted: false })")
+    stream.page.run("fire('pagehide', { persisted: false })")
     stream.write("too late")
     stream.page.run("mux.close()")
     assert stream.take_sent() == [carried(message(0, DATA, b"the last words")), end(1001)]
 
 
+LEFT = "fire('pagehide', { persisted: false });"
+HIDDEN = """
+document.visibilityState = "hidden";
+document.dispatchEvent(new Event("visibilitychange"));
+fire("visibilitychange");  // it goes on to the window
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "events"), [("visibilitychange", LEFT + HIDDEN), ("pagehide", HIDDEN + LEFT)]
+)
+def test_a_listener_of_a_page_that_is_left_closes_before_its_session_ends(
+    stream: Session, name: str, events: str
+) -> None:
+    stream.page.run(
+        f"""
+        globalThis.document = Object.assign(new EventTarget(), {{ visibilityState: "visible" }});
+        addEventListener("{name}", () => mux.close({{ closeCode: 3001, reason: "bye" }}));
+        {events}
+        """
+    )
+    assert stream.take_sent() == [end(3001, "bye")]
+
+
 def test_a_page_that_was_to_be_left_and_runs_on_is_told_the_end(stream: Session) -> None:
-    stream.page.run("listeners.pagehide({ persisted: false })")
+    stream.page.run("fire('pagehide', { persisted: false })")
     stream.page.take(end(1001))
     stream.lose(1001, clean=True)
     assert stream.told == [1001, ""]
 
 
 def test_a_page_that_may_come_back_keeps_its_session(stream: Session) -> None:
-    stream.page.run("listeners.pagehide({ persisted: true })")
+    stream.page.run("fire('pagehide', { persisted: true })")
     stream.write("on")
     assert stream.take_sent() == [carried(message(0, DATA, b"on"))]
 
@@ -260,7 +286,7 @@ def test_an_end_that_has_arrived_needs_no_further_carrier(stream: Session) -> No
 
 
 @pytest.mark.parametrize(
-    "how", ["listeners.online()", "socket.onclose({ code: 1006, wasClean: false })"]
+    "how", ["fire('online')", "socket.onclose({ code: 1006, wasClean: false })"]
 )
 def test_behind_the_end_of_the_server_no_carrier_is_wanted(stream: Session, how: str) -> None:
     stream.page.take(end(1000, "enough"))

@@ -231,12 +231,16 @@ class ResumableSocket {
     if (!this.#plain && this.#epochKnown()) this.#fail(this.#socket, failed("the network has changed"), true);
   };
   // A page that is left for good ends its session, with the code with which its browser closes; the server would wait
-  // for it. What listeners write then comes before: a visible page becomes hidden next, and ours is the last to hear it.
+  // for it. What listeners write then comes before, or their close: a visible page becomes hidden next, and ours is the
+  // last to hear it; in a hidden one, ours is behind all that were there when it was hidden.
   #hide = ({ persisted }) => {
     if (persisted) return;
-    const document = globalThis.document;
-    if (document?.visibilityState !== "visible") this.#depart();
-    else document.addEventListener("visibilitychange", this.#depart, { once: true });
+    if (globalThis.document?.visibilityState !== "visible") this.#depart();
+    else globalThis.addEventListener("visibilitychange", this.#depart, { once: true });
+  };
+  #hideLast = () => {
+    globalThis.removeEventListener("pagehide", this.#hide);
+    globalThis.addEventListener("pagehide", this.#hide);
   };
   #depart = () => {
     if (this.#attached) this.#finishSending(GOING_AWAY, "");
@@ -248,6 +252,7 @@ class ResumableSocket {
     this.#connect();
     globalThis.addEventListener?.("online", this.#hurry);
     globalThis.addEventListener?.("pagehide", this.#hide);
+    globalThis.addEventListener?.("visibilitychange", this.#hideLast);
     globalThis.document?.addEventListener("resume", this.#hurry);  // a frozen page runs again
   }
 
@@ -467,6 +472,7 @@ class ResumableSocket {
     clearTimeout(this.#ackTimer);
     globalThis.removeEventListener?.("online", this.#hurry);
     globalThis.removeEventListener?.("pagehide", this.#hide);
+    globalThis.removeEventListener?.("visibilitychange", this.#hideLast);
     globalThis.document?.removeEventListener("resume", this.#hurry);
     this.#kept = [];
     this.#keptSize = 0;
