@@ -209,6 +209,7 @@ class ResumableSocket {
   #lostAt = null;      // since when nothing has got through
   #lostBy = null;      // how the last attached carrier ended
   #pauses = 0;         // attempts since something did
+  #cuts = 0;           // carriers lost since something did, over which something was sent again
   #attachedAt = 0;
   #timer = null;       // of the next attempt, or of the end of this one
   #ackTimer = null;
@@ -409,7 +410,7 @@ class ResumableSocket {
    */
   #progress() {
     this.#lostAt = null;
-    this.#pauses = 0;
+    this.#pauses = this.#cuts = 0;
   }
 
   /** Leave a carrier that has ended, or is of no use; try another one after a pause, or at once. */
@@ -424,6 +425,7 @@ class ResumableSocket {
     }
     if (stood) this.#lostBy = describe(event);
     if (stood && now - this.#attachedAt >= Math.min(STANDS, this.#grace)) this.#progress();
+    else if (stood && this.#lostAt !== null && !this.#cuts++) this.#lostAt = null;  // one may be of the network
     this.#lostAt ??= now;
     if (atOnce) {
       this.#connect();
