@@ -147,6 +147,14 @@ def test_carriers_that_a_message_kills_come_ever_more_slowly(stream: Session, ke
     assert 4 <= carriers <= 8  # in three seconds
 
 
+def test_attempts_that_nobody_answers_make_no_chain_of_timers(session: Session) -> None:
+    session.attach()
+    session.lose()
+    for _ in range(2):  # ten seconds each
+        assert session.elapse(2000)
+        assert session.page.run("elapse(10_000); return Math.max(...chains())") <= 2
+
+
 def test_a_session_whose_message_kills_each_carrier_ends_with_the_grace(stream: Session) -> None:
     stream.write("more than a gateway takes")
     for _ in range(GRACE // 2 + 1):  # it runs from the end of the first that is sent it again

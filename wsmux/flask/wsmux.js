@@ -156,10 +156,11 @@ function bytesOf(chunk) {
 
 /**
  * Call later, after `delay` milliseconds, and not as a timer that another has set: browsers run such
- * chains once a minute in a hidden page, and other timers once a second.
+ * chains once a minute in a hidden page, and other timers once a second. Return the timer; the call
+ * may be under way when that is cleared.
  */
 function unchained(call, delay) {
-  setTimeout(() => {
+  return setTimeout(() => {
     const { port1, port2 } = new MessageChannel();
     port1.onmessage = () => { port1.close(); call(); };
     port2.postMessage(null);
@@ -437,7 +438,7 @@ class ResumableSocket {
       return;
     }
     const pause = Math.min(FIRST_PAUSE * 2 ** this.#pauses++, LONGEST_PAUSE) * (0.5 + Math.random() / 2);
-    this.#timer = setTimeout(() => this.#connect(), pause);
+    this.#timer = unchained(() => { if (!this.#socket && !this.#over) this.#connect(); }, pause);
   }
 
   /** Finish, and return true, if the carrier that has been left was the last one needed. */

@@ -74,8 +74,8 @@ for await (const line of createInterface({ input: process.stdin })) {
     (result) => { answer = { result }; },
     (error) => { answer = { thrown: String(error.stack ?? error) }; },
   );
-  // Each turn is behind every promise that is settled by then.
-  for (let turn = 0; turn < TURNS && (turn < 1 || !answer); turn++) {
+  // Each turn is behind every promise that is settled by then, and each second one behind the messages of channels.
+  for (let turn = 0; turn < TURNS && (turn < 2 || !answer); turn++) {
     await new Promise((done) => setImmediate(done));
   }
   answer ??= { thrown: "it waits, and nothing is under way" };
