@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import UserDict, namedtuple
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -43,6 +43,9 @@ KINDS: dict[str, Any] = {
     "seconds": pa.timestamp("s"),
     "clock": pa.time32("ms"),
     "span": pa.duration("ms"),
+    "micros": pa.duration("us"),
+    "spans": pa.list_(pa.duration("us")),
+    "two": pa.list_(pa.float32(), 2),
     "dates": pa.list_(pa.date32()),
     "times": pa.list_(pa.timestamp("us", "UTC")),
     "naives": pa.list_(pa.timestamp("us")),
@@ -106,6 +109,12 @@ def converted(kind: str, value: Any) -> Any:
         ("seconds", NAIVE, NAIVE),
         ("clock", time(1, 2, 3, 4000), time(1, 2, 3, 4000)),
         ("span", timedelta(seconds=1), timedelta(seconds=1)),
+        ("micros", np.timedelta64(5, "us"), timedelta(microseconds=5)),
+        ("micros", np.timedelta64("NaT", "us"), None),
+        ("micros", pd.Timedelta(5, "us"), timedelta(microseconds=5)),
+        ("spans", np.array([5], "timedelta64[us]"), [timedelta(microseconds=5)]),
+        ("two", np.array([0.5, 1.5]), [0.5, 1.5]),
+        ("two", (0.5, 1.5), [0.5, 1.5]),
     ],
 )
 def test_values_that_fit(kind: str, value: Any, kept: Any) -> None:
@@ -183,6 +192,20 @@ def test_values_that_fit(kind: str, value: Any, kept: Any) -> None:
         ("dates", np.array([5])),
         ("naives", np.array(["2024-02-29T01"], "datetime64[s]")),
         ("times", np.array(["2024-02-29T01"], "datetime64[us]")),
+        ("micros", pd.Timedelta(1005, "ns")),
+        ("micros", np.timedelta64(5, "ms")),
+        ("spans", np.array([5], "timedelta64[ms]")),
+        ("int", np.timedelta64(5, "ns")),
+        ("list", np.array([5], "timedelta64[ns]")),
+        ("list", np.array([1.5])),
+        ("list", np.ma.array([1, 2], mask=[False, True])),
+        ("shorts", np.array([0.5, 1e300])),
+        ("two", {0.5}),
+        ("two", {0.5, 1.5, 2.5}),
+        ("texts", UserDict(a="b")),
+        ("map", UserDict(a=1)),
+        ("struct", UserDict(a=1)),
+        ("naives", np.array(["2024-02-29"])),
     ],
 )
 def test_values_that_do_not_fit_are_named(kind: str, value: Any) -> None:
@@ -272,6 +295,9 @@ DOUBLE_MAP = pa.map_(pa.string(), pa.float64())
         (pa.array(["inf", "0.1", None]), "float", [float("inf"), 0.1, None]),
         (pa.array([datetime(2024, 2, 29, 5)], EASTERN), "date", [date(2024, 2, 29)]),
         (pa.array([None], pa.timestamp("us")), "time", [None]),
+        (pa.array([None], pa.int64()), "time", [None]),
+        (pa.array([date(2024, 2, 29)]), "naive", [MIDNIGHT]),
+        (pa.array(["true", None]), "bool", [True, None]),
         (
             pa.MapArray.from_arrays(
                 [0, 1, 2], ["a", "b"], [0.1, 0.5], mask=pa.array([True, False])
@@ -316,6 +342,16 @@ def test_what_is_no_number_stays_so() -> None:
         (pa.array([{"a": 1e300}]), "short struct", "1e+300 would become inf"),
         (pa.array([[("k", 0.5), ("l", 0.1)]], DOUBLE_MAP), "short map", "0.1 would become"),
         (pa.array([1.239]).dictionary_encode(), "decimal", "1.239 would become 1.24"),
+        (pa.array([5]), "bool", "numbers are not truth values"),
+        (pa.array([1.5, None]), "bool", "numbers are not truth values"),
+        (pa.array([True]), "float", "truth values are not numbers"),
+        (pa.array([5]), "time", "numbers are not dates"),
+        (pa.array([[5]]), "naives", "numbers are not dates"),
+        (pa.array([5], pa.int32()), "date", "numbers are not dates"),
+        (pa.array([5]), "micros", "numbers are not spans of time"),
+        (pa.array([date(2024, 2, 29)]), "int", "dates are not numbers"),
+        (pa.array([LATER]), "clock", "dates are not times of day"),
+        (pa.array([date(2024, 2, 29)]), "time", "one has a time zone, and the other has none"),
     ],
 )
 def test_arrow_data_that_a_cast_would_change_is_refused(given: Any, kind: str, words: str) -> None:

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsmux.spark.lossless import UNFIT, array_of, odd_for
+from wsmux.spark.lossless import UNFIT, Odd, array_of, odd_for
 
 from ..helpers.examples import examples
+from ..helpers.programs import package
 from ..helpers.spark.arrow_data import pa
 
 pytestmark = pytest.mark.spark
+np = package("numpy", "spark")
 
 SCALARS = st.one_of(
     st.none(),
@@ -134,3 +136,29 @@ def test_what_is_usual_is_not_looked_at_one_by_one(
     assert odd is not None
     monkeypatch.setattr(odd, "_is_odd", None)  # what is called for each value
     assert not odd.any(values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "made_of"),
+    [
+        (pa.float64(), "float64"),
+        (pa.float32(), "float32"),
+        (pa.float32(), "float64"),
+        (pa.int64(), "int64"),
+    ],
+    ids=str,
+)
+def test_numbers_of_an_array_are_not_looked_at_one_by_one(
+    kind: Any, made_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors that models make would take a thousand times as long as pyarrow takes for them."""
+    odd, seen, look = odd_for(pa.list_(kind)), [], Odd.__call__
+
+    def looked(self: Odd, value: Any) -> bool:
+        seen.append(value)
+        return look(self, value)
+
+    monkeypatch.setattr(Odd, "__call__", looked)
+    assert odd is not None
+    assert not odd.any([np.ones(1000, made_of), np.zeros(1000, made_of)])
+    assert [len(each) for each in seen] == [1000, 1000]

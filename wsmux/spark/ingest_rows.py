@@ -99,7 +99,7 @@ class RowConverter:
                         column = pc.cast(column, pa.string())  # pyarrow misses the nearest ones
                     column = pc.cast(column, each.type)
                     check_kept(given, column)
-                except (*UNFIT, pa.ArrowNotImplementedError) as error:
+                except UNFIT as error:
                     there = batch.column(each.name).type
                     text = f"column {each.name!r} takes {each.type}, got {there}"
                     raise RiverError(WRONG_TYPE, f"{text}: {first_line(error)}") from error

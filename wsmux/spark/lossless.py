@@ -20,8 +20,9 @@ from .store.schemas import inside, parts
 
 __all__ = ["UNFIT", "Odd", "array_of", "check_kept", "odd_for"]
 
-# What pyarrow raises for values that do not fit; ``ArrowInvalid`` is a ValueError.
-UNFIT = (TypeError, ValueError, OverflowError, ArithmeticError)
+# What pyarrow raises for values that do not fit. ``ArrowInvalid`` is a ValueError, and
+# ``ArrowNotImplementedError``, for arrays of NumPy, a NotImplementedError.
+UNFIT = (TypeError, ValueError, ArithmeticError, LookupError, NotImplementedError)
 
 # The least numbers of which 16 and 32 bits make infinity: half a step above the largest of them.
 FLOAT_INFINITY = {16: 65520.0, 32: (2 - 2**-24) * 2.0**127}
@@ -31,9 +32,12 @@ MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}
 
 # Texts, which pyarrow also takes for lists of their letters or bytes.
 _TEXTS = (str, bytes, bytearray)
+# And sets, of which it looks at no size where all lists have the same.
+_NOT_FIXED = (*_TEXTS, set, frozenset)
 _NONE = type(None)
 _DICT = frozenset((dict,))
 _LISTS = frozenset((list, tuple))
+_NUMBERS = frozenset((float, int))
 
 
 class Odd:
@@ -99,7 +103,7 @@ def odd_for(kind: Any, *, extra_fields: bool = False) -> Odd | None:
     """
     types = pa.types
     if types.is_integer(kind):
-        return Odd(lambda value: not isinstance(value, Integral), int)
+        return Odd(_is_odd_integer, int)
     if types.is_decimal(kind):
         return Odd(lambda value: isinstance(value, bool), Decimal, int, str)
     if types.is_date(kind):
@@ -117,8 +121,19 @@ def odd_for(kind: Any, *, extra_fields: bool = False) -> Odd | None:
     if types.is_map(kind):
         return _odd_map(kind, extra_fields)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _odd_list(odd_for(kind.value_type, extra_fields=extra_fields))
+        refused = _NOT_FIXED if types.is_fixed_size_list(kind) else _TEXTS
+        return _odd_list(odd_for(kind.value_type, extra_fields=extra_fields), refused)
     return None
+
+
+def _is_odd_integer(value: Any) -> bool:
+    # To NumPy a span of time is a number, too.
+    return not isinstance(value, Integral) or _dtype_kind(value) == "m"
+
+
+def _dtype_kind(value: Any) -> str:
+    """Return NumPy's letter for what a value or an array is made of, empty for others."""
+    return str(getattr(getattr(value, "dtype", None), "kind", ""))
 
 
 def _is_odd_date(value: Any) -> bool:
@@ -151,10 +166,15 @@ def _odd_time(kind: Any) -> Odd:
 
 
 def _odd_duration(kind: Any) -> Odd:
-    step = MICROSECONDS[kind.unit]
+    step, dtype = MICROSECONDS[kind.unit], f"timedelta64[{kind.unit}]"
 
     def is_odd(value: Any) -> bool:
-        return not isinstance(value, timedelta) or bool(value.microseconds % step)
+        if isinstance(value, timedelta):
+            cut = value.microseconds % step or (
+                kind.unit != "ns" and getattr(value, "nanoseconds", 0)  # of pandas
+            )
+            return bool(cut)
+        return bool(getattr(value, "dtype", 0) != dtype)
 
     return Odd(is_odd)
 
@@ -169,12 +189,17 @@ def _odd_float(infinity: float | None) -> Odd:
             return True
         return isinstance(value, float | Real) and least <= abs(float(value)) < math.inf
 
-    return Odd(is_odd)
+    def may_be_odd(values: list[Any]) -> bool:
+        if not _NUMBERS.issuperset(map(type, values)):
+            return True
+        return any(least <= abs(value) < math.inf for value in values)
+
+    return Odd(is_odd, may_be_odd=may_be_odd)
 
 
-def _odd_list(item: Odd | None) -> Odd:
+def _odd_list(item: Odd | None, refused: tuple[type, ...]) -> Odd:
     def is_odd(value: Any) -> bool:
-        return isinstance(value, _TEXTS) or (item is not None and item.any(value))
+        return isinstance(value, refused) or (item is not None and item.any(_plain(value)))
 
     def may_be_odd(values: list[Any]) -> bool:
         if not _LISTS.issuperset(map(type, values)):
@@ -182,6 +207,13 @@ def _odd_list(item: Odd | None) -> Odd:
         return item is not None and not item.are_harmless(chain.from_iterable(values))
 
     return Odd(is_odd, may_be_odd=may_be_odd)
+
+
+def _plain(value: Any) -> Any:
+    """Return the numbers of an array of NumPy as Python's own, which are looked at much faster."""
+    # Not of a subclass: one with a mask has ``None`` in places where pyarrow takes what is there.
+    exact = type(value).__name__ == "ndarray" and _dtype_kind(value) in ("i", "u", "f")
+    return value.tolist() if exact else value
 
 
 def _odd_map(kind: Any, extra_fields: bool) -> Odd:
@@ -248,7 +280,7 @@ def check_kept(given: Any, cast: Any) -> None:
     """Raise ``ValueError`` if a cast has made other values of some, which pyarrow lets it.
 
     It lets times become dates of any length, floats decimals and narrower floats, text infinity,
-    and times with a zone times without, and drops fields of structs.
+    times with a zone times without, and numbers truth values or times, and drops fields of structs.
     """
     types = pa.types
     if types.is_dictionary(given.type):
@@ -256,8 +288,13 @@ def check_kept(given: Any, cast: Any) -> None:
     one, two = given.type, cast.type
     if one == two:
         return
-    if types.is_timestamp(one) and types.is_timestamp(two):
-        if (one.tz is None) is not (two.tz is None) and given.null_count < len(given):
+    sorts = _sort(one), _sort(two)
+    if None not in sorts and sorts[0] != sorts[1]:
+        if given.null_count < len(given):
+            raise ValueError(f"{sorts[0]} are not {sorts[1]}")
+    elif types.is_timestamp(two) and (types.is_timestamp(one) or types.is_date(one)):
+        zoned = types.is_timestamp(one) and one.tz is not None
+        if zoned is (two.tz is None) and given.null_count < len(given):
             raise ValueError("one has a time zone, and the other has none")
     elif types.is_timestamp(one) and types.is_date(two):
         local = pc.local_timestamp(given)
@@ -286,6 +323,20 @@ def check_kept(given: Any, cast: Any) -> None:
     else:
         for each, other in zip(parts(given), parts(cast), strict=True):
             check_kept(each, other)
+
+
+def _sort(kind: Any) -> str | None:
+    """Return what the values of a type are, where others are not the same in another form."""
+    types = pa.types
+    if types.is_boolean(kind):
+        return "truth values"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "numbers"
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return "dates"
+    if types.is_time(kind):
+        return "times of day"
+    return "spans of time" if types.is_duration(kind) else None
 
 
 def _check_same(given: Any, cast: Any, same: Any) -> None:
