@@ -273,6 +273,24 @@ def test_a_home_is_kept_while_a_server_tells_none(kept_topics: SqliteTopics) -> 
         reader.stop()
 
 
+def test_a_spark_that_is_started_again_meanwhile_keeps_the_home(
+    topics: SqliteTopics, server: DataServer
+) -> None:
+    """Before 4.2 it plans its first batch without what is in the checkpoint."""
+    before = PlainStreamReader(options_of(server.url), DECLARED)
+    start = before.initialOffset()
+    before.stop()
+    with database_of(topics).write() as db:
+        db.execute("UPDATE topics SET home = ''")
+    add(topics, "t", 1, 2)
+    reader = PlainStreamReader(options_of(server.url), DECLARED)
+    assert took(reader, reader.partitions(start, reader.latestOffset())) == [0, 1]
+    add(topics, "t", 2, 1)
+    wait_for(lambda: reader.heads().latest == [3, 0])
+    assert reader.latestOffset()["home"] == start["home"] != ""
+    reader.stop()
+
+
 def test_nothing_new_is_the_same_offset_as_text(topics: SqliteTopics, reader: Any) -> None:
     """Spark compares what it has written with what it is told, as JSON."""
     add(topics, "t", 0, 1, 1)

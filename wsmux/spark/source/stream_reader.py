@@ -304,6 +304,7 @@ class PlainStreamReader(Follower):
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """See ``Follower``."""
         found = super().partitions(start, end)
-        last = self._position(end)
-        self._at = last._replace(reader=self._reader).to_json()
+        first, last = self._position(start), self._position(end)
+        home = last.home or first.home
+        self._at = last._replace(reader=self._reader, home=home).to_json()
         return found
