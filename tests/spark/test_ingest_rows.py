@@ -216,6 +216,26 @@ def test_values_that_do_not_fit_are_named(kind: str, value: Any) -> None:
     assert caught.value.message.startswith(text)
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "kept"),
+    [
+        (
+            "date",
+            ["2024-02-29", None, date(2024, 3, 1)],
+            [date(2024, 2, 29), None, date(2024, 3, 1)],
+        ),
+        ("naive", [NAIVE, "2024-02-29T01:00:00"], [NAIVE, NAIVE]),
+        ("decimal", ["1.50", 2, Decimal("2.50")], [Decimal("1.50"), Decimal(2), Decimal("2.50")]),
+    ],
+)
+def test_text_may_stand_beside_values(kind: str, values: list[Any], kept: list[Any]) -> None:
+    converter = RowConverter(pa.schema([("x", KINDS[kind])]))
+    (batch,) = converter.batches([{"x": value} for value in values])
+    assert batch.column("x").to_pylist() == kept
+    with pytest.raises(RiverError, match=f"row {len(values)}: column 'x' takes .*, got bool True"):
+        list(converter.batches([{"x": value} for value in [*values, True]]))
+
+
 def refused(data: Any) -> str:
     with pytest.raises(RiverError) as caught:
         list(RowConverter(SCHEMA).batches(data))

@@ -141,14 +141,15 @@ def _told(value: object) -> str:
 def _array_of(values: list[Any], column: _Column) -> Any:
     try:
         made = _array(values, column)
-    except UNFIT as error:
+    except UNFIT:  # one does not fit, or some are text and others are not
+        each: list[Any] = []
         for place, value in enumerate(values):
             try:
-                _array([value], column)
+                each.append(_array([value], column))
             except UNFIT as reason:
                 text = f"row {place}: column {column.name!r} takes {column.type}, got"
                 raise RiverError(WRONG_TYPE, f"{text} {_told(value)}") from reason
-        raise RiverError(WRONG_TYPE, f"column {column.name!r}: {first_line(error)}") from error
+        made = pa.concat_arrays(each)
     if made.null_count and not column.nullable:
         place = next(place for place, value in enumerate(values) if value is None)
         text = f"row {place}: column {column.name!r} takes {column.type}, never null, got None"

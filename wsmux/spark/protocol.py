@@ -10,9 +10,9 @@ request. The server's first line is ``{"ok": true, ...}``, or a refusal
 timestamp) and perhaps ``home``, as the heads of the topic tell it. The first line tells
 ``batch_bytes``, the most bytes of a record batch that the server takes. One Arrow IPC stream
 follows; if the header has ``empty`` (true), batches without rows say that the server is still
-looking for some that match, which clients of before that cannot read. An error while reading ends
-it with ``FAILURE`` in place of the next message, and a refusal line as above: no Arrow reader takes
-that for the end, and one that recognises it gets the reason.
+looking for some that match, which earlier clients cannot read. An error while reading ends it with
+``FAILURE`` in place of the next message, and a refusal line as above: no Arrow reader takes that
+for the end, and one that recognises it gets the reason.
 ``write``: the header holds ``txn``, ``partition`` and ``attempt``. After the first line the client
 sends one Arrow IPC stream and closes its write side; the server answers with a second line, the
 receipt.
