@@ -202,6 +202,8 @@ def test_values_that_fit(kind: str, value: Any, kept: Any) -> None:
         ("shorts", np.array([0.5, 1e300])),
         ("two", {0.5}),
         ("two", {0.5, 1.5, 2.5}),
+        ("list", memoryview(b"ab")),
+        ("map", [{"key": "k", "value": 1, "more": 2}]),
         ("texts", UserDict(a="b")),
         ("map", UserDict(a=1)),
         ("struct", UserDict(a=1)),

@@ -31,7 +31,7 @@ FLOAT_INFINITY = {16: 65520.0, 32: (2 - 2**-24) * 2.0**127}
 MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}
 
 # Texts, which pyarrow also takes for lists of their letters or bytes.
-_TEXTS = (str, bytes, bytearray)
+_TEXTS = (str, bytes, bytearray, memoryview)
 # And sets, of which it looks at no size where all lists have the same.
 _NOT_FIXED = (*_TEXTS, set, frozenset)
 _NONE = type(None)
@@ -237,7 +237,11 @@ def _odd_map(kind: Any, extra_fields: bool) -> Odd:
 
 def _pair(value: Any) -> Any:
     """Return a pair of a map, which pyarrow also takes as an object of ``key`` and ``value``."""
-    return (value.get("key"), value.get("value")) if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping):
+        return value
+    if not value.keys() <= {"key", "value"}:
+        raise ValueError("a pair of a map has the fields key and value, and no others")
+    return value.get("key"), value.get("value")
 
 
 def _odd_struct(kind: Any, extra_fields: bool) -> Odd:
