@@ -226,6 +226,26 @@ def test_no_row_of_a_topic_that_was_made_anew_is_skipped(
         reader.stop()
 
 
+def test_a_query_that_runs_has_a_topic_that_was_made_anew_keep_its_rows(
+    kept_topics: SqliteTopics, tmp_path: Path
+) -> None:
+    """From the plan of the first batch on, as those of a query that begins."""
+    with serve_data(topics=kept_topics) as server:
+        options = options_of(server.url, startingOffsets="earliest", failOnDataLoss=False)
+        reader: Any = LimitedStreamReader(options, DECLARED)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert took(reader, reader.partitions(start, end)) == [0, 1, 2, 3]
+        reader.commit(end)
+        made_anew(kept_topics, tmp_path, 10)
+        wait_for(lambda: reader.heads().latest == [10, 0])
+        after = reader.latestOffset(end, ReadMaxRows(4))
+        parts = reader.partitions(end, after)
+        assert released_of(kept_topics) == [[0, 0]]
+        assert took(reader, parts) == [100, 101, 102, 103]
+        reader.stop()
+
+
 def test_a_batch_of_a_topic_that_was_made_anew_reads_nothing_of_the_new_one(
     kept_topics: SqliteTopics, tmp_path: Path
 ) -> None:

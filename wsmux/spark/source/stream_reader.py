@@ -179,7 +179,7 @@ class Follower(DataSourceStreamReader):
             return []  # no row of the batch is left, and the next one begins with the new topic
         if first.home and last.home and first.home != last.home:  # it begins with the new topic
             self._note([ANEW])
-            begin = ()
+            begin, self._reader = (), ""  # the new topic does not know it yet
         self._note(lost(begin, last.offsets, heads))
         reader = last.reader or first.reader
         if reader and self._reader != reader:  # from now on, the server keeps rows for this reader
