@@ -74,7 +74,9 @@ def test_a_wrong_password_is_told_without_it(
     done = run_here("cluster", "who", "--redis", locked.url)
     assert done.returncode == 1
     assert b"Redis failed: " in done.stderr
-    assert b"Authentication required" in done.stderr or b"invalid" in done.stderr
+    # Redis 7 ends a connection at its first long command, and what it says before may be lost.
+    told = (b"Authentication required", b"invalid", b"unauthenticated", b"reset by peer")
+    assert any(each in done.stderr for each in told)
     assert b"other" not in done.stderr
 
 

@@ -66,17 +66,20 @@ class Meeting:
         streams = [self.connection.open_stream(timeout=WAIT) for _ in range(count)]
         self.peer.accept(count)
         wait_for(lambda: all(self.credit(stream) >= CALM.max_frame_size for stream in streams))
-        wait_for(lambda: polls(self.connection))  # else the I/O thread might send for a writer
+        wait_for(lambda: polls(self.connection))  # it seldom sends for a writer then
         return streams
 
     def credit(self, stream: wsmux.Stream) -> int:
         with multiplexer_of(self.connection).mutex:
             return multiplexer_of(self.connection).credit_locked(record_of(stream))
 
-    def holder_waits(self) -> bool:
-        """Return whether a writer waits for the socket."""
+    def writer_waits(self) -> bool:
+        """Return whether a writer waits for the socket.
+
+        Or for room: where the I/O thread has just sent for it, what is left is the I/O thread's.
+        """
         with multiplexer_of(self.connection).mutex:
-            return self.queue.holder_waits_locked()
+            return self.queue.holder_waits_locked() or self.queue.waiting_locked() > 0
 
     def woken(self) -> bool:
         """Return whether the I/O thread was woken, and has not begun to look why."""
@@ -140,7 +143,7 @@ def test_an_end_frees_the_writer_that_waits_for_a_full_socket(
     act, error = ENDS[end]
     (stream,) = meeting.open(1)
     writing = spawn(stream.write, bytes(BULK))
-    wait_for(meeting.holder_waits)
+    wait_for(meeting.writer_waits)
     act(meeting, stream)
     with pytest.raises(error):
         writing.result(AT_ONCE)
@@ -152,7 +155,7 @@ def test_a_second_writer_is_refused_while_the_first_waits_for_a_full_socket(
     """Between two of its frames, too, nobody else's bytes may come."""
     (stream,) = meeting.open(1)
     writing = spawn(stream.write, bytes(BULK))
-    wait_for(meeting.holder_waits)
+    wait_for(meeting.writer_waits)
     with pytest.raises(wsmux.ConcurrencyError):
         stream.write(b"x")
     stream.reset(64)
@@ -175,7 +178,7 @@ def interrupt(meeting: Meeting, spawn: Spawn) -> Iterator[Callable[[Handle], Fut
             send = handlers.enter_context(interrupted_by(signal.SIGUSR1, handle))
 
             def when_full() -> None:
-                wait_for(meeting.holder_waits)
+                wait_for(meeting.writer_waits)
                 send()
 
             return spawn(when_full)
@@ -257,7 +260,7 @@ def test_a_buffer_may_be_changed_while_its_bytes_are_queued(
 ) -> None:
     bulky, quiet = meeting.open(2)
     bulk = spawn(bulky.write, bytes(BULK))
-    wait_for(meeting.holder_waits)
+    wait_for(meeting.writer_waits)
     data = BUFFERS[kind](b"before")
     assert quiet.write(data) == 6
     assert meeting.connection.stats().queued_bytes >= 6  # none of it is with the socket
