@@ -21,6 +21,7 @@ from wsmux.bus.relay.queues import QueueUnavailable, SharedMailbox
 from wsmux.bus.relay.rate_limiter import FixedWindow
 from wsmux.bus.relay.redis_names import RedisNames
 from wsmux.bus.relay.redis_queues import RedisQueues
+from wsmux.bus.relay.redis_rounds import rounds_key, take
 from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.session.link import dial
 from wsmux.bus.twins.records import twin_record
@@ -31,6 +32,7 @@ from wsmux.bus.wire.names import Presence, Worker, shared_address
 from wsmux.bus.wire.tokens import make_token
 from wsmux.exceptions import HandshakeError
 from wsmux.runtime.deadline import Deadline
+from wsmux.storage.redis_client import run_together
 
 from ...helpers.bus.inside import joined_names
 from ...helpers.bus.relay_process import RelayProcess
@@ -680,6 +682,29 @@ def test_what_waits_is_refused_even_if_redis_is_away_when_the_name_ends(
             redis.start()
             assert (got := one.take()).uid == asked.uid
             assert code(got) == WORKERS_GONE
+
+
+def test_what_was_taken_and_lost_is_refused_once_it_is_free_again(
+    make_queues: Callable[[], RedisQueues],
+    server_of_redis: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A relay has died, or has not heard the answer of Redis."""
+    monkeypatch.setattr(relay_names, "TICK", 0.01)
+    monkeypatch.setattr(relay_names, "DRAIN_TIME", 0.1)
+    store, queues = EndingNames(), make_queues()
+    lose = take(rounds_key(SHARED), "lost", 1, 1.0)
+    with (
+        server_of_redis.client() as client,
+        served(relay(queues=queues, name_store=store)) as server,
+        Node(server, 1) as one,
+    ):
+        with Node(server, 2, "w") as worker:
+            join(worker)
+        queued(queues, SHARED)
+        wait_for(lambda: run_together(client, [lose])[0][1], WAIT)  # the worker may have it before
+        store.over = True
+        assert code(one.take()) == WORKERS_GONE
 
 
 def test_what_comes_for_a_name_that_is_claimed_again_is_for_its_workers(

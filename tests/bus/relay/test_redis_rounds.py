@@ -64,7 +64,8 @@ class Both:
     def take(self, number: int) -> None:
         told = self.run(take(self.key, "relay", number, 60.0))
         assert isinstance(told, list)
-        left, found = told
+        left, found, had = told
+        assert had == len(self.held)
         entries = self.mailbox.take(number)
         assert found[1::2] == [each.data for each in entries]
         assert bool(left) == self.mailbox.waiting()

@@ -198,7 +198,7 @@ def test_a_later_mailbox_of_the_same_relay_has_what_the_earlier_one_had(
 
 def abandon(client: library.Redis, name: Address, count: int, lease: float = 0.5) -> None:
     """Take entries as a relay that is killed then."""
-    _, taken = client.execute_command(*take(rounds_key(name), "killed", count, lease))
+    _, taken, _ = client.execute_command(*take(rounds_key(name), "killed", count, lease))
     assert len(taken) == 2 * count
 
 

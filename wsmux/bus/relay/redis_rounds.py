@@ -188,17 +188,18 @@ return {{told, left, found}}
 )
 
 # KEYS: those of the name. ARGV: the relay, how many, for how many seconds. Returns what is left,
-# and what was taken.
+# what was taken, and how many entries relays had taken before.
 _TAKE = (
     _COMMON
     + f"""
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', taken, '-inf', now * 1000, 'LIMIT', 0, {MANY})) do
   free(id)
 end
+local had = redis.call('ZCARD', taken)
 local found = take(ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]))
 local left = redis.call('ZCARD', waiting)
 leave()
-return {{left, found}}
+return {{left, found, had}}
 """
 )
 

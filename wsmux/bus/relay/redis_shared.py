@@ -63,6 +63,8 @@ class _RoundsMailbox(SharedMailbox):
         wanted: entries that would be taken from the buffer at once.
         asked: entries asked of Redis that have not come.
         behind: whether Redis may have entries that no relay has.
+        lent: whether it has entries that are free again if nobody renews them: those of other
+            relays, and those that it took for this one in an answer that was lost.
         pending: the ids of what this relay has.
     """
 
@@ -72,6 +74,7 @@ class _RoundsMailbox(SharedMailbox):
         self.wanted = 0
         self.asked = 0
         self.behind = True
+        self.lent = False
         self.pending: set[bytes] = set()
         self.closed = False
         self.buffer: deque[QueuedEnvelope] = deque()
@@ -249,7 +252,9 @@ class SharedMailboxes:
     def waiting(self, mailbox: _RoundsMailbox) -> bool:
         """Return whether there may be entries to take: until Redis says that it has none."""
         with self._lock:
-            return not mailbox.closed and bool(mailbox.buffer or mailbox.asked or mailbox.behind)
+            return not mailbox.closed and bool(
+                mailbox.buffer or mailbox.asked or mailbox.behind or mailbox.lent
+            )
 
     def ack(self, mailbox: _RoundsMailbox, ids: list[bytes]) -> None:
         """Acknowledge and delete entries."""
@@ -385,7 +390,8 @@ class SharedMailboxes:
                     mailbox.behind = True
                     failures.append(result)
                 else:
-                    left, found = result
+                    left, found, had = result
+                    mailbox.lent = had > len(mailbox.pending)
                     entries = zip(found[::2], found[1::2], strict=True)
                     fresh = [(bytes(each), bytes(data)) for each, data in entries]
                     if self.fill_locked(mailbox, fresh):
