@@ -75,7 +75,8 @@ def test_one_thread_runs_what_comes_one_after_another(workers: ThreadPool) -> No
     assert len(set(seen)) == 1
 
 
-def test_adding_many_wakes_one_worker(workers: ThreadPool) -> None:
+def test_adding_many_wakes_one_worker(workers: ThreadPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TICK", WAIT)  # the watcher would call further ones meanwhile
     done = threading.Semaphore(0)
     workers.submit(done.release)
     wait_for(lambda: len(workers._parked) == 1)
