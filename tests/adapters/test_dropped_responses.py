@@ -5,15 +5,9 @@ Their finalizers may run anywhere, here while the thread holds the connection's 
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import pytest
 
-import wsmux
-
+from ..helpers.dropped_script import run_dropping
 from ..helpers.timeouts import WAIT
 
 DROP = """
@@ -74,13 +68,5 @@ DROP = """
 def test_a_response_dropped_unread_under_the_lock_does_not_lock_up(
     cycle: bool, library: str
 ) -> None:
-    script = textwrap.dedent(DROP).format(cycle=cycle, library=library, wait=WAIT / 2)
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=WAIT,
-        env={"PYTHONPATH": str(Path(wsmux.__file__).parent.parent)},
-        check=False,
-    )
+    done = run_dropping(DROP, cycle=cycle, library=library, wait=WAIT / 2)
     assert (done.stdout, done.stderr, done.returncode) == ("cancelled\n", "", 0)

@@ -6,17 +6,10 @@ connection's lock.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import pytest
 
-import wsmux
-
+from ..helpers.dropped_script import run_dropping
 from ..helpers.marking import wide
-from ..helpers.scripted import WAIT
 from ..helpers.wires import NAMES, WIRES
 
 DROP = """
@@ -59,14 +52,6 @@ MODES = ("wb", "rwb", "w", "rw")
 def test_a_file_dropped_unflushed_under_the_lock_does_not_lock_up(
     cycle: bool, protocol: str
 ) -> None:
-    script = textwrap.dedent(DROP).format(modes=MODES, cycle=cycle, protocol=protocol)
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=WAIT,
-        env={"PYTHONPATH": str(Path(wsmux.__file__).parent.parent)},
-        check=False,
-    )
+    done = run_dropping(DROP, modes=MODES, cycle=cycle, protocol=protocol)
     expected = "reset with 0" if WIRES[protocol].resets else "read b''"
     assert done.stdout == "".join(f"{mode} {expected}\n" for mode in MODES), done.stderr

@@ -598,8 +598,8 @@ class _Links:
         closing = []
         with self._lock:
             self._held[os.getpid(), link.recipe] = link
-            unused = [pair for pair in self._held.items() if pair[1] is not link]
-            unused = [pair for pair in unused if pair[1].is_unused()]
+            others = (pair for pair in self._held.items() if pair[1] is not link)
+            unused = [pair for pair in others if pair[1].is_unused()]
             unused.sort(key=lambda pair: pair[1].used, reverse=True)
             for place, (key, each) in enumerate(unused):
                 if place >= MOST_UNUSED or now - each.used > UNUSED_FOR:
