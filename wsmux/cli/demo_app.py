@@ -55,8 +55,10 @@ def single() -> Response:
         while isinstance(chunk := websocket.receive(), bytes):
             sha256.update(chunk)
         websocket.send(sha256.digest())
-        websocket.receive()
+        while True:
+            websocket.receive()
     except simple_websocket.ConnectionClosed:
         pass  # the client has closed it
+    websocket.thread.join()  # it closes the server's socket, whose number then goes to another
     end_at_server(request.environ)
     return Ended(websocket.mode)

@@ -346,7 +346,8 @@ def end_at_server(environ: Mapping[str, Any]) -> None:
     see a WebSocket, and no rule of the proxy would see them. What has come and was not read goes
     with it, since a server would find that behind a shutdown, too.
 
-    Only for the thread of the request, and not behind ``leave_server``. May be repeated.
+    Only for the thread of the request, and not behind ``leave_server``; no other thread may still
+    use or close the socket. May be repeated.
     """
     if (unreader := _unreader(environ)) is not None:
         unreader.buf.seek(0)
@@ -358,7 +359,7 @@ def end_at_server(environ: Mapping[str, Any]) -> None:
     with suppress(OSError):  # the client has disconnected
         sock.shutdown(socket.SHUT_RDWR)  # with TLS, what was decrypted and not read is forgotten
     with suppress(OSError):  # it was reset, or is closed
-        while os.read(sock.fileno(), _PIECE):
+        while sock.recv(_PIECE):
             pass
 
 
