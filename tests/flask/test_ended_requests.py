@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -40,6 +43,16 @@ def asked(url: str) -> list[str]:
     """Return what the application was asked for until now."""
     names: list[str] = json.loads(fetched(url, "asked/until-now"))
     return names
+
+
+@contextmanager
+def over_tls(certificates: Certificates, port: int) -> Iterator[ssl.SSLSocket]:
+    """Connect to a server on loopback."""
+    with (
+        socket.create_connection(("127.0.0.1", port), WAIT) as plain,
+        certificates.client.wrap_socket(plain, server_hostname="localhost") as sock,
+    ):
+        yield sock
 
 
 def port_of(url: str) -> int:
@@ -107,11 +120,7 @@ def test_over_tls_too_what_follows_is_no_request(certificates: Certificates) -> 
         names.append(name)
         return name
 
-    with (
-        serving(app, certificates.server) as port,
-        socket.create_connection(("127.0.0.1", port), WAIT) as plain,
-        certificates.client.wrap_socket(plain, server_hostname="localhost") as sock,
-    ):
+    with serving(app, certificates.server) as port, over_tls(certificates, port) as sock:
         headers = {"Sec-WebSocket-Protocol": SUBPROTOCOL}
         sock.sendall(request(f"localhost:{port}", headers, "GET /resumed HTTP/1.1"))
         assert read_head(sock)[0].startswith("HTTP/1.1 101 ")
@@ -119,3 +128,27 @@ def test_over_tls_too_what_follows_is_no_request(certificates: Certificates) -> 
         peer.send(NO_HELLO + asking("behind"))
         assert peer.recv_to_end() == b""
     assert not names
+
+
+def test_over_tls_a_socket_sends_nothing_when_it_forgets_its_keys(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may be about to send, and would send without encryption."""
+    sent: list[bool] = []
+    shutdown = ssl.SSLSocket.shutdown
+
+    def sends(sock: ssl.SSLSocket, how: int) -> None:
+        try:
+            socket.socket.send(sock, b"plain")
+            sent.append(True)
+        except BrokenPipeError:
+            sent.append(False)
+        shutdown(sock, how)
+
+    monkeypatch.setattr(ssl.SSLSocket, "shutdown", sends)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        port = listener.getsockname()[1]
+        accepting = pool.submit(lambda: certificates.server.wrap_socket(listener.accept()[0], True))
+        with over_tls(certificates, port), accepting.result(WAIT) as ours:
+            end_at_server({"gunicorn.socket": ours})
+    assert sent == [False]

@@ -357,6 +357,10 @@ def end_at_server(environ: Mapping[str, Any]) -> None:
         return
     sock, _ = found
     with suppress(OSError):  # the client has disconnected
+        if isinstance(sock, ssl.SSLSocket):
+            # Its own clears its state first: a concurrent send would go out unencrypted.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)  # with TLS, what was decrypted and not read is forgotten
     with suppress(OSError):  # it was reset, or is closed
         while sock.recv(_PIECE):
