@@ -167,7 +167,8 @@ class Visitor:
                 return
         order(self.connection, ORDER_TIME, do="leave", presence=presence)
         with self._lock:
-            self._left.add(name)
+            if self._names.get(name) == presence:  # another thread may have told the node as well
+                self._left.add(name)
 
     def end(self, clean: bool) -> None:
         """Leave; the thread ends, too."""
