@@ -376,14 +376,14 @@ def test_answered_close_of_a_server_ends_without_lingering(
     """
     monkeypatch.setattr("wsmux.transport.message_transport.LINGER", 60.0)
     ours, theirs = pair
-    channel, io_thread = multiplexer_of(theirs).transport, multiplexer_of(theirs).thread.ident
+    channel, io_thread = multiplexer_of(theirs).transport, multiplexer_of(theirs)._io_ident
     assert io_thread is not None
     sock = socket_of(theirs)
     send = sock.send
 
     def send_and_be_overtaken(pieces: Any) -> int | None:
         sent = send(pieces)
-        if theirs.closed and threading.current_thread() is not multiplexer_of(theirs).thread:
+        if theirs.closed and not multiplexer_of(theirs).in_io_thread():
             wait_for(lambda: channel.frame_reader.peer_closed)
             wait_for(lambda: stays_in(io_thread, "_poll"))
         return sent
@@ -465,7 +465,7 @@ def test_write_that_a_lost_connection_ended_does_not_count_as_done(role: str) ->
     with meet(role, CALM, buffers=4096) as met:
         stream = met.accepted(window=2**31)
         stream.timeout = None
-        io_thread = multiplexer_of(met.connection).thread.ident
+        io_thread = multiplexer_of(met.connection)._io_ident
         assert io_thread is not None
         wait_for(lambda: stays_in(io_thread, "_poll"))  # it leaves the sending to the writer
         writing = in_thread(stream.write, bytes(60_000))

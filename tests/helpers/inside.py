@@ -210,13 +210,13 @@ def open_next(connection: Connection, stream_id: int) -> None:
 
 def on_poll(patch: pytest.MonkeyPatch, action: Callable[[MessageTransport], object]) -> None:
     """Call ``action`` with a transport before each time it waits for its socket."""
-    poll = MessageTransport._poll
+    wait = MessageTransport.wait
 
-    def polls(transport: MessageTransport, poller: Any) -> bool:
+    def waits(transport: MessageTransport, least: bool = False) -> None:
         action(transport)
-        return poll(transport, poller)
+        wait(transport, least)
 
-    patch.setattr(MessageTransport, "_poll", polls)
+    patch.setattr(MessageTransport, "wait", waits)
 
 
 def on_end(patch: pytest.MonkeyPatch, action: Callable[[MessageTransport], object]) -> None:

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from wsmux.transport import message_transport
+from wsmux.transport import message_transport, shared_io
 
 
 def pytest_configure() -> None:
+    own = os.environ.get("WSMUX_OWN_IO_THREADS")
+    if own is not None:
+        shared_io.OWN = int(own)
     leads_below = os.environ.get("WSMUX_LEADS_BELOW")
     if leads_below is not None:
         message_transport.LEADS_BELOW = int(leads_below)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -408,8 +407,8 @@ class Connection(Closing):
                 self._multiplexer.quiet.wait(self._multiplexer.mutex, deadline)
         self._multiplexer.close(code, reason, deadline)
         self._multiplexer.wake_everybody()
-        if threading.current_thread() is not self._multiplexer.thread:
-            self._multiplexer.thread.join(deadline.remaining())
+        if not self._multiplexer.in_io_thread():
+            self._multiplexer.wait_ended(deadline)
 
     def begin_close(self, *, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Start what ``close`` does without blocking; a later ``close`` waits for its end.

@@ -45,12 +45,13 @@ from ..runtime.deadline import Deadline
 from ..runtime.interrupts import is_interrupt
 from ..runtime.logs import logger
 from ..runtime.memory import REPORT_STEP, Verdict, process_memory
-from ..runtime.parking import Parker, WaitQueue, wake
+from ..runtime.parking import OneShotEvent, Parker, WaitQueue, wake
 from ..runtime.threads import daemon_thread, start_thread
 from ..transport.fair_queue import FlowState
 from ..transport.keepalive import Ping
-from ..transport.message_transport import MessageTransport
+from ..transport.message_transport import IDLE, MessageTransport
 from ..transport.send_queue import SendQueue
+from ..transport.shared_io import shared_io
 from .error_codes import ErrorCodeMap
 from .ping import WirePings
 from .stream_record import Failure, StreamRecord, read_closed, write_closed
@@ -137,9 +138,20 @@ class Multiplexer:
         self.initial: list[StreamRecord] = self._start()
         transport.owner_timer = self.table.next_timer()
         transport.handle = self._handle
+        self._steps = transport.steps()
+        self._ended = OneShotEvent()
+        self._thread: threading.Thread | None = None
         try:
-            self.thread = daemon_thread(target=self.run, name=f"{transport.name}-io")
-            start_thread(self.thread)
+            if shared_io.take_own():
+                try:
+                    self._thread = daemon_thread(target=self._run, name=f"{transport.name}-io")
+                    start_thread(self._thread)
+                except NoThreadError:
+                    shared_io.leave_own()
+                    raise
+                self._io_ident = self._thread.ident
+            else:
+                self._io_ident = shared_io.add(self)
         except NoThreadError:
             # The peer has been accepted, by a process that may be exiting: it learns that much.
             with self.mutex:
@@ -454,22 +466,56 @@ class Multiplexer:
 
     # The I/O thread
 
-    def run(self) -> None:
-        batches = self.transport.batches()
+    def _run(self) -> None:
         try:
-            for messages in batches:
+            while self.step(least=False):
+                pass
+        finally:
+            shared_io.leave_own()
+
+    @property
+    def wait_fd(self) -> int:
+        """See ``transport.shared_io``."""
+        return self.transport.wait_fd
+
+    @property
+    def idle_until(self) -> float:
+        """See ``transport.shared_io``."""
+        return self.transport.idle_until
+
+    def step(self, least: bool = True) -> bool:
+        """See ``transport.shared_io``; without ``least``, wait until there is something to do."""
+        try:
+            self.transport.wait(least)
+            for messages in self._steps:
+                if messages is IDLE:
+                    return True
                 self._handle(messages)
         except Exception:
             _log.exception("the I/O thread of %s failed; the connection ends", self.transport.name)
             self.transport.abort(
                 ConnectionClosedError(CloseCode.INTERNAL_ERROR, "internal error", "local")
             )
-        finally:
-            batches.close()
-            if not isinstance(self.transport.error, ForkedError):
-                self.wake_everybody()
-                process_memory.forget(self)
-                finish(self.transport)
+        self._steps.close()
+        if not isinstance(self.transport.error, ForkedError):
+            self.wake_everybody()
+            process_memory.forget(self)
+            finish(self.transport)
+        self._ended.set()
+        return False
+
+    def in_io_thread(self) -> bool:
+        """Return whether this is the thread that does the rounds of this connection."""
+        return threading.get_ident() == self._io_ident
+
+    def wait_ended(self, deadline: Deadline) -> None:
+        """Wait until the I/O thread has done with this connection."""
+        if self.transport.in_child:
+            return
+        if self._thread is None:
+            self._ended.wait(deadline.remaining())
+        else:
+            self._thread.join(deadline.remaining())
 
     def _handle(self, messages: list[Received]) -> None:
         wakes: list[Parker] = []

@@ -35,6 +35,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Generator
+from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -278,6 +279,9 @@ POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
 ENDED = select.POLLHUP | select.POLLERR
 
 NEVER = math.inf
+
+# What ``steps`` yields where it waits, by identity.
+IDLE: list[Received] = []
 _serial = itertools.count(1)
 
 _log = logger("wsmux")
@@ -336,6 +340,10 @@ class MessageTransport:
         # Held during each round of receiving, by the I/O thread or by the one that reads for it.
         self._round = threading.Lock()
         self._waiting = 0
+        self.idle_until = NEVER  # until when ``wait`` waits
+        self._reads_on = True  # it need not: the first step begins at once
+        self._interest = 0
+        self._found: list[tuple[int, int]] = []
         self._asleep_until = NEVER  # until when the I/O thread may wait; changed in rounds only
         self.now = clock.monotonic()
         self.next_timer = NEVER
@@ -573,6 +581,19 @@ class MessageTransport:
         An empty batch means that a timer may be due. The iteration ends with the transport; then
         ``error`` is set. Views in a batch are invalid once the next one is requested.
         """
+        with closing(self.steps()) as steps:
+            for messages in steps:
+                if messages is IDLE:
+                    self.wait()
+                else:
+                    yield messages
+
+    def steps(self) -> Generator[list[Received]]:
+        """Do what ``batches`` does, but yield ``IDLE`` where it waits.
+
+        Then ``wait`` must be called before the next step, once something is to be done: not before
+        ``idle_until``, unless the descriptor of ``wait_fd`` is readable.
+        """
         try:
             yield from self._rounds()
         except OSError as error:
@@ -589,7 +610,9 @@ class MessageTransport:
             self._asleep_until = self.next_timer
             goes_on = self._goes_on()
         while goes_on:
-            readable = self._poll(poller)
+            self._idle()
+            yield IDLE
+            readable = self._found_readable()
             with self._round:
                 yield from self._receive(readable or self._must_read())
                 self.queue.flush(0, None, None)  # the rest is polled for
@@ -678,45 +701,71 @@ class MessageTransport:
         self._give_up = min(self._give_up or now + LINGER, now + LINGER)
         return False
 
-    def _poll(self, poller: SocketPoller) -> bool:
-        """Wait until there is something to do; return whether the socket is readable."""
-        sock, wakeup = self._socket, self._wakeup
+    def _idle(self) -> None:
+        """Begin to watch for what there may be to do, and say until when to wait."""
+        sock = self._socket
         if self._paused:
             interest = POLLOUT if self.queue.wants_io else 0
         elif sock.read_wants_write:
             interest = POLLOUT
         else:
             interest = POLLIN | POLLOUT if self.queue.wants_io else POLLIN
-        if (
+        # The last read probably left more.
+        self._reads_on = (
             self._framing.filled
             and interest == POLLIN
             and self.error is None
-            and poller.lent is None
-        ):
-            self.now = clock.monotonic()
-            return True  # the last read probably left more
-        poller.want(interest)
-        # As of the previous poll, so late by one round, but without another call of the clock.
-        left = self._asleep_until - self.now
-        if self.error is not None:
-            left = min((self._give_up or NEVER) - self.now, LONGEST_WAIT)
-        if left < 0 or (sock.hides_bytes and not self._paused and sock.pending()):
-            left = 0
+            and self._poller.lent is None
+        )
+        if self._reads_on or (sock.hides_bytes and not self._paused and sock.pending()):
+            self.idle_until = self.now
+        elif self.error is not None:
+            self.idle_until = min(self._give_up or NEVER, self.now + LONGEST_WAIT)
+        else:
+            self.idle_until = self._asleep_until
+        if not self._reads_on:
+            self._interest = interest
+            self._poller.want(interest)
+
+    @property
+    def wait_fd(self) -> int:
+        """The descriptor that is readable when there is something to do; for an epoll."""
+        fd: int = self._poller.poller.fileno()
+        return fd
+
+    def wait(self, least: bool = False) -> None:
+        """Wait as ``steps`` says; with ``least``, only look what there is to be done."""
+        if not self._reads_on:
+            # As of the previous poll, so late by one round, but without another call of the clock.
+            left = 0 if least else max(self.idle_until - self.now, 0)
+            try:
+                self._found = self._poll(left)
+            except OSError as error:
+                self._found = []
+                self._lost(error)
+        self.now = clock.monotonic()
+
+    def _poll(self, left: float) -> list[tuple[int, int]]:
         fake = clock.replaced  # read once: a test may put the real one back meanwhile
         if fake is None:
-            found = poller.wait(left)
-        else:
-            fds = {wakeup.fd: POLLIN, sock.fileno(): interest}
-            found = fake.poll(poller.poller, fds, self.now + left, self.wake)
+            return self._poller.wait(left)
+        fds = {self._wakeup.fd: POLLIN}
+        if self._poller.fd >= 0:
+            fds[self._poller.fd] = self._interest
+        return fake.poll(self._poller.poller, fds, self.now + left, self.wake)
+
+    def _found_readable(self) -> bool:
+        """Return whether ``wait`` has found the socket readable."""
+        if self._reads_on:
+            return True
         readable = False
-        for fd, events in found:
-            if fd == wakeup.fd:
-                wakeup.clear()
+        for fd, events in self._found:
+            if fd == self._wakeup.fd:
+                self._wakeup.clear()
                 continue
             if events & ENDED:
                 self._paused = False  # the rest may be read: nothing more will arrive
             readable = bool(events & (POLLIN | ENDED))
-        self.now = clock.monotonic()
         return readable
 
     def _keep_time(self) -> None:

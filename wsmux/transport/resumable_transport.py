@@ -12,7 +12,6 @@ is guarded by the transport's mutex, or is one attribute with one writer.
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -28,7 +27,7 @@ from ..runtime import clock
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
 from ..runtime.memory import Verdict, process_memory
-from .message_transport import POLLIN, MessageTransport, Outage, PeerLimits
+from .message_transport import IDLE, MessageTransport, Outage, PeerLimits
 from .socket_io import Socket, take_over
 
 __all__ = ["Carrier", "Carriers", "ResumableTransport"]
@@ -354,8 +353,6 @@ class ResumableTransport(MessageTransport):
         )
         self._release_carrier()
         search_again = self.carriers.lost(self)
-        poller = select.poll()
-        poller.register(self._wakeup.fd, POLLIN)
         yield []
         while self.queue.suspended and self._is_wanted():
             with self.mutex:
@@ -371,7 +368,9 @@ class ResumableTransport(MessageTransport):
             if not self.grace_left():
                 self.lose(self._expired())
             else:
-                self._wait(poller, search_again)
+                self._idle_without_carrier(search_again)
+                yield IDLE
+                self._wakeup.clear()
             yield []
 
     def _judge(self) -> None:
@@ -411,19 +410,13 @@ class ResumableTransport(MessageTransport):
                 f"{self._reported} bytes kept for it exceed Config.max_process_buffer: {limit}"
             )
 
-    def _wait(self, poller: select.poll, *timers: float | None) -> None:
-        """Wait until something is due, or the thread is woken."""
+    def _idle_without_carrier(self, search_again: float | None) -> None:
+        """Say until when to wait, unless the thread is woken."""
         due = self.now + min(self.grace_left(), LONGEST_WAIT)
-        for timer in (self.owner_timer, *timers):
+        for timer in (self.owner_timer, search_again):
             if timer is not None:
                 due = max(self.now, min(due, timer))
-        fake = clock.replaced  # read once: a test may put the real one back meanwhile
-        if fake is None:
-            poller.poll((due - self.now) * 1000)
-        else:
-            fake.poll(poller, {self._wakeup.fd: POLLIN}, due, self.wake)
-        self._wakeup.clear()
-        self.now = clock.monotonic()
+        self.idle_until, self._reads_on = due, False
 
     def _attach(self, carrier: Carrier) -> bool:
         """Continue over a carrier, if it is still open and the peer's positions are possible.
