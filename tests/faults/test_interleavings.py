@@ -376,8 +376,7 @@ def test_answered_close_of_a_server_ends_without_lingering(
     """
     monkeypatch.setattr("wsmux.transport.message_transport.LINGER", 60.0)
     ours, theirs = pair
-    channel, io_thread = multiplexer_of(theirs).transport, multiplexer_of(theirs)._io_ident
-    assert io_thread is not None
+    channel, io_thread = multiplexer_of(theirs).transport, multiplexer_of(theirs).io_ident
     sock = socket_of(theirs)
     send = sock.send
 
@@ -465,8 +464,7 @@ def test_write_that_a_lost_connection_ended_does_not_count_as_done(role: str) ->
     with meet(role, CALM, buffers=4096) as met:
         stream = met.accepted(window=2**31)
         stream.timeout = None
-        io_thread = multiplexer_of(met.connection)._io_ident
-        assert io_thread is not None
+        io_thread = multiplexer_of(met.connection).io_ident
         wait_for(lambda: stays_in(io_thread, "_poll"))  # it leaves the sending to the writer
         writing = in_thread(stream.write, bytes(60_000))
         wait_for(lambda: any(stays_in(thread, "wait_writable") for thread in sys._current_frames()))

@@ -212,9 +212,9 @@ def on_poll(patch: pytest.MonkeyPatch, action: Callable[[MessageTransport], obje
     """Call ``action`` with a transport before each time it waits for its socket."""
     wait = MessageTransport.wait
 
-    def waits(transport: MessageTransport, least: bool = False) -> None:
+    def waits(transport: MessageTransport, only_look: bool = False) -> None:
         action(transport)
-        wait(transport, least)
+        wait(transport, only_look)
 
     patch.setattr(MessageTransport, "wait", waits)
 

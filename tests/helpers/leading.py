@@ -1,7 +1,9 @@
-"""Have threads that wait receive for the I/O thread never, or whenever they can.
+"""Choose who does the rounds of connections: waiting threads, threads of their own, or shared ones.
 
-``WSMUX_LEADS_BELOW`` says how many threads may wait already when one does so: 0 for never, 1 by
-default, and any larger number. It holds in the process of the tests, not in those they start.
+``WSMUX_LEADS_BELOW`` says how many threads may wait already when one receives for the I/O thread: 0
+for never, 1 by default, and any larger number. ``WSMUX_OWN_IO_THREADS`` says how many connections
+have a thread of their own; with 0, all of them share one. Both hold in the process of the tests,
+not in those they start.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import TypeVar
 import wsmux
 from wsmux.endpoints.acceptor import Acceptor
 
+from .inside import multiplexer_of
 from .scripted import WAIT
 
 __all__ = [
@@ -66,9 +67,7 @@ def wait_for_writer(connection: wsmux.Connection, count: int = 1) -> None:
 
 def polls(connection: wsmux.Connection) -> bool:
     """Return whether the I/O thread waits for its socket and its timers."""
-    (thread,) = (t for t in threading.enumerate() if t.name == f"{connection.name}-io")
-    assert thread.ident is not None
-    return sys._current_frames()[thread.ident].f_code.co_name == "_poll"
+    return sys._current_frames()[multiplexer_of(connection).io_ident].f_code.co_name == "_poll"
 
 
 def threads_of(server: Acceptor) -> int:

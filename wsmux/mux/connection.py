@@ -395,6 +395,9 @@ class Connection(Closing):
             ValueError: the code must not be sent, or the reason is not Unicode text; nothing was
                 done.
         """
+        if self._multiplexer.in_io_thread():  # by a finalizer: it would wait for itself
+            self.begin_close(code=code, reason=reason)
+            return
         check_close(code, reason)
         deadline = Deadline(self.config.close_timeout if timeout is None else timeout)
         with self._multiplexer.mutex:
@@ -407,8 +410,7 @@ class Connection(Closing):
                 self._multiplexer.quiet.wait(self._multiplexer.mutex, deadline)
         self._multiplexer.close(code, reason, deadline)
         self._multiplexer.wake_everybody()
-        if not self._multiplexer.in_io_thread():
-            self._multiplexer.wait_ended(deadline)
+        self._multiplexer.wait_ended(deadline)
 
     def begin_close(self, *, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Start what ``close`` does without blocking; a later ``close`` waits for its end.

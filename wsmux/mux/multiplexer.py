@@ -108,6 +108,7 @@ class Multiplexer:
         transport, protocol, table: the parts that it connects.
         initial: the records of streams that exist from the start.
         quiet: threads waiting until all streams have ended, or all closes are on the wire.
+        io_ident: the ident of the I/O thread.
     """
 
     def __init__(
@@ -142,16 +143,7 @@ class Multiplexer:
         self._ended = OneShotEvent()
         self._thread: threading.Thread | None = None
         try:
-            if shared_io.take_own():
-                try:
-                    self._thread = daemon_thread(target=self._run, name=f"{transport.name}-io")
-                    start_thread(self._thread)
-                except NoThreadError:
-                    shared_io.leave_own()
-                    raise
-                self._io_ident = self._thread.ident
-            else:
-                self._io_ident = shared_io.add(self)
+            self.io_ident = self._begin_steps()
         except NoThreadError:
             # The peer has been accepted, by a process that may be exiting: it learns that much.
             with self.mutex:
@@ -466,12 +458,25 @@ class Multiplexer:
 
     # The I/O thread
 
+    def _begin_steps(self) -> int:
+        """Have the steps done, by a thread of their own or by a shared one; return its ident."""
+        if not shared_io.take_own(self):
+            return shared_io.add(self)
+        try:
+            self._thread = daemon_thread(target=self._run, name=f"{self.transport.name}-io")
+            start_thread(self._thread)
+        except BaseException:
+            shared_io.leave_own(self)
+            raise
+        assert self._thread.ident is not None
+        return self._thread.ident
+
     def _run(self) -> None:
         try:
-            while self.step(least=False):
+            while self.step(only_look=False):
                 pass
         finally:
-            shared_io.leave_own()
+            shared_io.leave_own(self)
 
     @property
     def wait_fd(self) -> int:
@@ -483,30 +488,42 @@ class Multiplexer:
         """See ``transport.shared_io``."""
         return self.transport.idle_until
 
-    def step(self, least: bool = True) -> bool:
-        """See ``transport.shared_io``; without ``least``, wait until there is something to do."""
+    def step(self, only_look: bool = True) -> bool:
+        """See ``transport.shared_io``; without ``only_look``, wait until there is work."""
         try:
-            self.transport.wait(least)
+            self.transport.wait(only_look)
             for messages in self._steps:
                 if messages is IDLE:
                     return True
                 self._handle(messages)
-        except Exception:
+        except BaseException:  # whatever it is: nobody else would end the connection
             _log.exception("the I/O thread of %s failed; the connection ends", self.transport.name)
-            self.transport.abort(
-                ConnectionClosedError(CloseCode.INTERNAL_ERROR, "internal error", "local")
-            )
+            self._fail("internal error")
+        self._end()
+        return False
+
+    def give_up(self, reason: str) -> None:
+        """See ``transport.shared_io``."""
+        self._fail(reason)
+        self._steps.close()
+        if not self.transport.wait_finished(0):  # the steps had not begun
+            self.transport.discard()
+        self._end()
+
+    def _fail(self, reason: str) -> None:
+        self.transport.abort(ConnectionClosedError(CloseCode.INTERNAL_ERROR, reason, "local"))
+
+    def _end(self) -> None:
         self._steps.close()
         if not isinstance(self.transport.error, ForkedError):
             self.wake_everybody()
             process_memory.forget(self)
             finish(self.transport)
         self._ended.set()
-        return False
 
     def in_io_thread(self) -> bool:
         """Return whether this is the thread that does the rounds of this connection."""
-        return threading.get_ident() == self._io_ident
+        return threading.get_ident() == self.io_ident
 
     def wait_ended(self, deadline: Deadline) -> None:
         """Wait until the I/O thread has done with this connection."""

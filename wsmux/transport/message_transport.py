@@ -733,11 +733,11 @@ class MessageTransport:
         fd: int = self._poller.poller.fileno()
         return fd
 
-    def wait(self, least: bool = False) -> None:
-        """Wait as ``steps`` says; with ``least``, only look what there is to be done."""
+    def wait(self, only_look: bool = False) -> None:
+        """Wait as ``steps`` says; with ``only_look``, find out what there is to do, and no more."""
         if not self._reads_on:
             # As of the previous poll, so late by one round, but without another call of the clock.
-            left = 0 if least else max(self.idle_until - self.now, 0)
+            left = 0 if only_look else max(self.idle_until - self.now, 0)
             try:
                 self._found = self._poll(left)
             except OSError as error:

@@ -2,42 +2,60 @@
 
 A thread a connection costs no more than one for all as long as there are few. With hundreds, each
 that is woken waits behind the others for the interpreter's lock, and so does everything else in the
-process. So connections above ``OWN`` share a thread: their ``steps`` are the same; only who waits
-for them differs. It waits with an epoll of its own for those of the connections, which say what
-each waits for, and for the earliest of their times. Each that may have something to do gets one
-step a turn.
+process. So the connections of a process above ``OWN`` share a thread (one a core, where the
+interpreter has no such lock). Their steps are the same as in threads of their own; only who waits
+for them differs.
 
-No step may block. The thread ends when it has no connection left, and begins anew with the next.
+- A thread waits with an epoll for those of its connections, each of which says itself what it waits
+  for, and for the earliest of their times. Nobody else touches what it has; a new connection is
+  handed over in ``_Loop.new``.
+- Each connection that may have something to do gets one step a turn. A step must not block.
+- A step that fails ends its own connection. If the loop itself fails, all of its connections end.
+- The thread ends when it has no connection left. That is decided under the lock under which one is
+  added: the next one begins another thread.
+- A forked child has none of these threads, so it forgets them.
+- Where threads are greenlets, and where there is no epoll, no thread is shared.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import select
+import sys
 import threading
 from collections import deque
 from typing import Protocol
 
 from ..exceptions import NoThreadError
 from ..runtime import clock, fork
+from ..runtime.logs import logger
 from ..runtime.parking import real_threads
 from ..runtime.threads import daemon_thread, start_thread
 from .message_transport import NEVER
 from .socket_io import Wakeup
 
-__all__ = ["OWN", "SharedIo", "Steps", "shared_io"]
+__all__ = ["SharedIo", "Steps", "shared_io"]
 
-# Connections of a process that have a thread of their own.
+# Connections of a process that have a thread of their own; tests change it.
 OWN = 64
+
+# With a lock for the whole interpreter, a second thread would only wait for the first.
+THREADS = 1 if getattr(sys, "_is_gil_enabled", lambda: True)() else os.cpu_count() or 1
+
+# Of times that are no longer meant, so many are kept for each connection.
+STALE = 4
+
+_log = logger("wsmux")
 
 
 class Steps(Protocol):
-    """What the thread does for a connection.
+    """What is done for one connection.
 
     Attributes:
         wait_fd: readable when there is something to do.
-        idle_until: when there is, at the latest.
+        idle_until: when there is, at the latest; as of the last step.
     """
 
     @property
@@ -47,127 +65,166 @@ class Steps(Protocol):
     def idle_until(self) -> float: ...
 
     def step(self) -> bool:
-        """Do what there is to do, without blocking; return whether there may be more later."""
+        """Do what there is to do, without blocking; return false if that was the end."""
+
+    def give_up(self, reason: str) -> None:
+        """End: nobody will do further steps."""
 
 
 class SharedIo:
-    """The connections of a process, and the thread that those have in common that share one."""
+    """What the connections of a process have in common: who has a thread, and the shared ones."""
 
     def __init__(self) -> None:
         self._begin()
         fork.register(self)
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._own = 0
-        self._new: deque[Steps] = deque()
-        self._loop: _Loop | None = None
+        # A signal handler that connects may interrupt whoever holds it.
+        self._lock = threading.RLock()
+        self._own: set[Steps] = set()
+        self._loops: list[_Loop] = []
 
     def forked(self) -> None:
-        """Forget the parent's connections in a forked child, which has no such thread."""
-        loop = self._loop
+        """See ``runtime.fork``."""
+        loops = self._loops
         self._begin()
-        if loop is not None:
-            loop.close()
+        for loop in loops:
+            loop.forked()
 
-    def take_own(self) -> bool:
+    def take_own(self, each: Steps) -> bool:
         """Return whether a connection is to have a thread of its own; if so, count it."""
+        shares = clock.replaced is None and real_threads() and hasattr(select, "epoll")
         with self._lock:
-            own = self._own < OWN or clock.replaced is not None or not _can_share()
-            self._own += own
-            return own
+            if shares and len(self._own) >= OWN:
+                return False
+            self._own.add(each)
+            return True
 
-    def leave_own(self) -> None:
-        """Count a connection no longer that had a thread of its own."""
+    def leave_own(self, each: Steps) -> None:
+        """Count a connection no longer; idempotent."""
         with self._lock:
-            self._own -= 1
+            self._own.discard(each)
 
     def add(self, each: Steps) -> int:
-        """Begin to do the steps of a connection; return the identity of the thread.
+        """Begin to do the steps of a connection; return the ident of the thread that does them.
 
         Raises:
             NoThreadError: there is no thread for them, or no descriptor.
         """
         with self._lock:
-            loop = self._loop
-            if loop is None:
-                try:
-                    loop = _Loop(self)
-                except OSError as error:
-                    raise NoThreadError(f"the shared I/O thread cannot be made: {error}") from error
-                try:
-                    start_thread(loop.thread)
-                except BaseException:
-                    loop.close()
-                    raise
-                self._loop = loop
-            self._new.append(each)
-            loop.wakeup.set()
+            if len(self._loops) < THREADS:
+                self._loops.append(self._new_loop())
+            loop = min(self._loops, key=_Loop.load)
+            loop.add(each)
             assert loop.thread.ident is not None
             return loop.thread.ident
 
-    def take_new(self) -> list[Steps]:
-        """Return the connections that were added; for the thread."""
-        new = []
-        while self._new:
-            new.append(self._new.popleft())
-        return new
+    def _new_loop(self) -> _Loop:
+        try:
+            loop = _Loop(self)
+        except OSError as error:
+            raise NoThreadError(f"the shared I/O thread cannot be made: {error}") from error
+        try:
+            start_thread(loop.thread)
+        except BaseException:
+            loop.close()
+            raise
+        return loop
 
-    def end(self, loop: _Loop) -> bool:
-        """Return whether a thread without connections may end."""
+    def end(self, loop: _Loop, failed: bool = False) -> bool:
+        """Return whether a thread may end that has nothing to do; then it is given nothing more."""
         with self._lock:
-            if self._new and self._loop is loop:
+            if loop.new and not failed:
                 return False
-            if self._loop is loop:
-                self._loop = None
+            if loop in self._loops:
+                self._loops.remove(loop)
             return True
 
 
 class _Loop:
-    """One life of the thread."""
+    """One of the threads.
+
+    Attributes:
+        new: connections that were added, and are not known to the thread.
+    """
 
     def __init__(self, owner: SharedIo) -> None:
+        self.new: deque[Steps] = deque()
         self._owner = owner
-        self.wakeup = Wakeup()
-        try:
-            self._epoll = select.epoll()
-        except OSError:
-            self.wakeup.close()
-            raise
-        self._epoll.register(self.wakeup.fd, select.EPOLLIN)
         self._entries: dict[int, Steps] = {}
-        # When each is to be stepped at the latest; of the same in the heap, the last counts.
+        # When each is to be stepped at the latest; in the heap, only these times are meant.
         self._dues: dict[int, float] = {}
         self._heap: list[tuple[float, int, int]] = []
         self._serial = itertools.count()
+        self._forked = False
         self.thread = daemon_thread(self._run, name="wsmux-shared-io")
+        self._wakeup = Wakeup()
+        try:
+            self._epoll = select.epoll()
+        except OSError:
+            self._wakeup.close()
+            raise
+        self._epoll.register(self._wakeup.fd, select.EPOLLIN)
+
+    def load(self) -> int:
+        """Return how many connections there are, about."""
+        return len(self._entries) + len(self.new)
+
+    def add(self, each: Steps) -> None:
+        """Begin to do the steps of a connection; for any thread, under the owner's lock."""
+        self.new.append(each)
+        self._wakeup.set()
 
     def close(self) -> None:
         """Release the descriptors."""
         self._epoll.close()
-        self.wakeup.close()
+        self._wakeup.close()
+
+    def forked(self) -> None:
+        """Release the copies of a forked child, which this thread may itself have made."""
+        self._forked = True
+        self._epoll.close()
+        self._wakeup.forked()
 
     def _run(self) -> None:
         try:
             while self._entries or not self._owner.end(self):
                 self._turn()
+        except BaseException:
+            if self._forked:  # by a step of this thread: what it had belongs to the parent
+                return
+            _log.exception("the shared I/O thread failed; %d connections end", self.load())
+            self._owner.end(self, failed=True)
+            for each in (*self._entries.values(), *self.new):
+                each.give_up("internal error")
         finally:
             self.close()
 
     def _turn(self) -> None:
-        found = self._epoll.poll(self._left())
-        for fd, _ in found:
-            if fd == self.wakeup.fd:
-                self.wakeup.clear()
-                for each in self._owner.take_new():
-                    self._entries[each.wait_fd] = each
-                    self._epoll.register(each.wait_fd, select.EPOLLIN)
-                    self._step(each.wait_fd)
+        for fd, _ in self._poll():
+            if fd == self._wakeup.fd:
+                self._wakeup.clear()
+                while self.new:
+                    self._take(self.new.popleft())
             elif fd in self._entries:
                 self._step(fd)
         for fd in self._due():
             if fd in self._entries:
                 self._step(fd)
+
+    def _poll(self) -> list[tuple[int, int]]:
+        return self._epoll.poll(self._left())
+
+    def _take(self, each: Steps) -> None:
+        fd = each.wait_fd
+        self._entries[fd] = each
+        try:
+            self._epoll.register(fd, select.EPOLLIN)
+        except OSError as error:
+            del self._entries[fd]
+            each.give_up(f"it cannot be waited for: {error}")
+        else:
+            self._step(fd)
 
     def _left(self) -> float | None:
         """Return for how long to wait, in seconds."""
@@ -191,15 +248,14 @@ class _Loop:
             del self._entries[fd]
             self._dues.pop(fd, None)
             return
-        due = each.idle_until
-        if self._dues.get(fd) != due:
-            self._dues[fd] = due
-            if due < NEVER:
-                heapq.heappush(self._heap, (due, next(self._serial), fd))
-
-
-def _can_share() -> bool:
-    return real_threads() and hasattr(select, "epoll")
+        at = each.idle_until
+        if self._dues.get(fd) != at:
+            self._dues[fd] = at
+            if at < NEVER:
+                heapq.heappush(self._heap, (at, next(self._serial), fd))
+            if len(self._heap) > STALE * len(self._entries):
+                self._heap = [(due, next(self._serial), fd) for fd, due in self._dues.items()]
+                heapq.heapify(self._heap)
 
 
 shared_io = SharedIo()

@@ -37,6 +37,7 @@ class SocketPoller:
         self.lent: Parker | None = None
         self._lock = threading.Lock()
         self._wanted = 0
+        self._wakeup = wakeup.fd
         self.lends = real_threads() and hasattr(select, "epoll")
         self.poller: Any
         self.wait: Callable[[float], list[tuple[int, int]]]
@@ -100,6 +101,11 @@ class SocketPoller:
     def close(self) -> None:
         """Release what was used for watching; for the I/O thread, at its end."""
         self.unwatch()
+        # What a child process still holds of it, until it executes a program, must not wake a
+        # thread that waits for this one.
+        wakeup, self._wakeup = self._wakeup, -1
+        if self.lends and wakeup >= 0:
+            self.poller.unregister(wakeup)
         self._close()
 
     def _close(self) -> None:
