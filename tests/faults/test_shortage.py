@@ -102,6 +102,7 @@ def test_without_threads_a_new_connection_fails_typed(monkeypatch: pytest.Monkey
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr("wsmux.transport.shared_io.OWN", 64)  # a shared one is there already
     with wsmux.serve(stream_handler=echo) as server, wsmux.connect(server.url) as connection:
         with connection.open_stream(WAIT) as stream, monkeypatch.context() as patch:
             stream.timeout = WAIT

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 import wsmux
+from wsmux.mux import multiplexer
 from wsmux.protocols.events import DataReceived, Event, StreamEnded
 
 from ..helpers.connections import Spawn
@@ -107,8 +108,11 @@ def test_a_stream_that_writes_on_waits_for_its_turn(protocol: str, spawn: Spawn)
 
 @pytest.mark.parametrize("protocol", ["wsmux"])  # others answer the end of a half at once
 def test_messages_stay_in_order_behind_one_that_takes_an_answer_along(
-    protocol: str, spawn: Spawn
+    protocol: str, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        multiplexer, "MAX_UNAWAITED_TIME", 3600.0
+    )  # it goes along with nothing else
     with stuck(protocol, spawn) as (connection, quiet, peer):
         opened = peer.machine.open_stream()
         peer.send()

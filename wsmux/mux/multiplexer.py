@@ -479,6 +479,12 @@ class Multiplexer:
             shared_io.leave_own(self)
 
     @property
+    def alone(self) -> bool:
+        """See ``transport.shared_io``."""
+        recording = self.config.recording
+        return recording is not None and callable(recording.to)  # it is called in the I/O thread
+
+    @property
     def wait_fd(self) -> int:
         """See ``transport.shared_io``."""
         return self.transport.wait_fd

@@ -331,6 +331,7 @@ class MessageTransport:
         self._wakeup = Wakeup()
         try:
             self._poller = SocketPoller(self._wakeup)
+            self._poller.watch(self._socket.fileno())
         except OSError:  # no descriptor is left
             self._wakeup.close()
             raise
@@ -604,7 +605,8 @@ class MessageTransport:
     def _rounds(self) -> Generator[list[Received]]:
         """Run the I/O loop over one socket."""
         poller = self._poller
-        poller.watch(self._socket.fileno())
+        if poller.fd < 0:  # it is another carrier
+            poller.watch(self._socket.fileno())
         with self._round:
             self._keep_time()
             self._asleep_until = self.next_timer

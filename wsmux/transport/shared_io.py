@@ -15,12 +15,14 @@ for them differs.
   added: the next one begins another thread.
 - A forked child has none of these threads, so it forgets them.
 - Where threads are greenlets, and where there is no epoll, no thread is shared.
+
+``Dues`` is the list of the times.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
+import math
 import os
 import select
 import sys
@@ -30,13 +32,13 @@ from typing import Protocol
 
 from ..exceptions import NoThreadError
 from ..runtime import clock, fork
+from ..runtime.deadline import LONGEST_WAIT
 from ..runtime.logs import logger
 from ..runtime.parking import real_threads
 from ..runtime.threads import daemon_thread, start_thread
-from .message_transport import NEVER
 from .socket_io import Wakeup
 
-__all__ = ["SharedIo", "Steps", "shared_io"]
+__all__ = ["Dues", "SharedIo", "Steps", "shared_io"]
 
 # Connections of a process that have a thread of their own; tests change it.
 OWN = 64
@@ -44,8 +46,8 @@ OWN = 64
 # With a lock for the whole interpreter, a second thread would only wait for the first.
 THREADS = 1 if getattr(sys, "_is_gil_enabled", lambda: True)() else os.cpu_count() or 1
 
-# Of times that are no longer meant, so many are kept for each connection.
-STALE = 4
+# Times that are no longer meant go when there are more than so many for each that is.
+STALE = 3
 
 _log = logger("wsmux")
 
@@ -54,9 +56,13 @@ class Steps(Protocol):
     """What is done for one connection.
 
     Attributes:
+        alone: it must have a thread of its own, as it may block.
         wait_fd: readable when there is something to do.
         idle_until: when there is, at the latest; as of the last step.
     """
+
+    @property
+    def alone(self) -> bool: ...
 
     @property
     def wait_fd(self) -> int: ...
@@ -69,6 +75,45 @@ class Steps(Protocol):
 
     def give_up(self, reason: str) -> None:
         """End: nobody will do further steps."""
+
+
+class Dues:
+    """For each key when it is due, and which is due first."""
+
+    def __init__(self) -> None:
+        self._dues: dict[int, float] = {}
+        self._heap: list[tuple[float, int]] = []  # with times that are no longer meant
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def set(self, key: int, at: float) -> None:
+        """Let a key be due then, and at no other time."""
+        if self._dues.get(key) == at:
+            return
+        self._dues[key] = at
+        heapq.heappush(self._heap, (at, key))
+        if len(self._heap) > (1 + STALE) * len(self._dues):
+            self._heap = [(due, each) for each, due in self._dues.items()]
+            heapq.heapify(self._heap)
+
+    def drop(self, key: int) -> None:
+        """Let a key not be due at all."""
+        self._dues.pop(key, None)
+
+    def first(self) -> float:
+        """Return when one is due; never if there is none."""
+        while self._heap and self._dues.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
+    def take(self, now: float) -> list[int]:
+        """Return the keys whose time has come, each once; they are due no longer."""
+        taken = []
+        while self.first() <= now:
+            taken.append(heapq.heappop(self._heap)[1])
+            self.drop(taken[-1])
+        return taken
 
 
 class SharedIo:
@@ -95,7 +140,7 @@ class SharedIo:
         """Return whether a connection is to have a thread of its own; if so, count it."""
         shares = clock.replaced is None and real_threads() and hasattr(select, "epoll")
         with self._lock:
-            if shares and len(self._own) >= OWN:
+            if shares and not each.alone and len(self._own) >= OWN:
                 return False
             self._own.add(each)
             return True
@@ -152,10 +197,7 @@ class _Loop:
         self.new: deque[Steps] = deque()
         self._owner = owner
         self._entries: dict[int, Steps] = {}
-        # When each is to be stepped at the latest; in the heap, only these times are meant.
-        self._dues: dict[int, float] = {}
-        self._heap: list[tuple[float, int, int]] = []
-        self._serial = itertools.count()
+        self._dues = Dues()
         self._forked = False
         self.thread = daemon_thread(self._run, name="wsmux-shared-io")
         self._wakeup = Wakeup()
@@ -208,12 +250,12 @@ class _Loop:
                     self._take(self.new.popleft())
             elif fd in self._entries:
                 self._step(fd)
-        for fd in self._due():
-            if fd in self._entries:
-                self._step(fd)
+        for fd in self._dues.take(clock.monotonic()):
+            self._step(fd)
 
     def _poll(self) -> list[tuple[int, int]]:
-        return self._epoll.poll(self._left())
+        left = self._dues.first() - clock.monotonic()
+        return self._epoll.poll(min(max(left, 0.0), LONGEST_WAIT))
 
     def _take(self, each: Steps) -> None:
         fd = each.wait_fd
@@ -226,36 +268,13 @@ class _Loop:
         else:
             self._step(fd)
 
-    def _left(self) -> float | None:
-        """Return for how long to wait, in seconds."""
-        while self._heap and self._dues.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return max(self._heap[0][0] - clock.monotonic(), 0.0) if self._heap else None
-
-    def _due(self) -> list[int]:
-        """Return those whose time has come; each has one step before any has another."""
-        now, due = clock.monotonic(), []
-        while self._heap and self._heap[0][0] <= now:
-            at, _, fd = heapq.heappop(self._heap)
-            if self._dues.get(fd) == at:
-                del self._dues[fd]
-                due.append(fd)
-        return due
-
     def _step(self, fd: int) -> None:
         each = self._entries[fd]
-        if not each.step():  # its descriptor is closed, and may already be of another one
+        if each.step():
+            self._dues.set(fd, each.idle_until)
+        else:  # its descriptor is closed, and may already be of another one
             del self._entries[fd]
-            self._dues.pop(fd, None)
-            return
-        at = each.idle_until
-        if self._dues.get(fd) != at:
-            self._dues[fd] = at
-            if at < NEVER:
-                heapq.heappush(self._heap, (at, next(self._serial), fd))
-            if len(self._heap) > STALE * len(self._entries):
-                self._heap = [(due, next(self._serial), fd) for fd, due in self._dues.items()]
-                heapq.heapify(self._heap)
+            self._dues.drop(fd)
 
 
 shared_io = SharedIo()
