@@ -344,6 +344,7 @@ def test_a_client_whose_connection_gets_no_thread_is_told(
         raise wsmux.NoThreadError(f"{thread.name} cannot be started: the interpreter exits")
 
     caplog.set_level("INFO", "wsmux")
+    monkeypatch.setattr("wsmux.transport.shared_io.OWN", 64)  # one that shares needs no thread
     monkeypatch.setattr("wsmux.mux.multiplexer.start_thread", exiting)
     with raw_client(int(url.rpartition(":")[2])) as peer:
         assert peer.recv_close() == (1001, "no thread is left for the connection")

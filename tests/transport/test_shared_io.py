@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 import signal
@@ -68,57 +67,60 @@ class Work:
         self.wakeup.set()
 
 
+class Shared(SharedIo):
+    """One whose threads are told from those of connections that are open meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._others = set(threading.enumerate())
+
+    def threads(self) -> list[threading.Thread]:
+        several = [thread for thread in threading.enumerate() if thread not in self._others]
+        return [thread for thread in several if thread.name == NAME]
+
+
 @pytest.fixture
-def shared() -> SharedIo:
-    return SharedIo()
-
-
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == NAME]
+def shared() -> Iterator[Shared]:
+    made = Shared()
+    yield made
+    wait_for(lambda: not made.threads())
 
 
 def stepped(work: Work, times: int) -> None:
     wait_for(lambda: work.steps >= times)
 
 
-@pytest.fixture(autouse=True)
-def all_end() -> Iterator[None]:
-    yield
-    gc.collect()
-    wait_for(lambda: not threads())
-
-
 # The thread
 
 
-def test_connections_share_a_thread_which_ends_with_the_last_of_them(shared: SharedIo) -> None:
+def test_connections_share_a_thread_which_ends_with_the_last_of_them(shared: Shared) -> None:
     several = [Work() for _ in range(20)]
     idents = {shared.add(work) for work in several}
     for work in several:
         stepped(work, 1)
-    (thread,) = threads()
+    (thread,) = shared.threads()
     assert idents == {thread.ident} == {work.ident for work in several}
     for work in several[1:]:
         work.end()
     several[0].wakeup.set()
     stepped(several[0], 2)
-    assert threads() == [thread]
+    assert shared.threads() == [thread]
     several[0].end()
     thread.join(WAIT)
     assert not thread.is_alive()
 
 
-def test_after_the_end_of_the_thread_another_one_begins(shared: SharedIo) -> None:
+def test_after_the_end_of_the_thread_another_one_begins(shared: Shared) -> None:
     for _ in range(50):
         work = Work()
         shared.add(work)
         work.end()
         stepped(work, 1)
-    wait_for(lambda: not threads())
+    wait_for(lambda: not shared.threads())
 
 
 def test_a_connection_that_is_added_while_the_thread_ends_is_served(
-    shared: SharedIo, spawn: Spawn
+    shared: Shared, spawn: Spawn
 ) -> None:
     """Each of these threads keeps adding connections that end with their first step."""
 
@@ -135,7 +137,7 @@ def test_a_connection_that_is_added_while_the_thread_ends_is_served(
     assert [each.result(WAIT) for each in adding] == [200] * 4
 
 
-def test_one_of_a_number_that_another_had_is_served(shared: SharedIo) -> None:
+def test_one_of_a_number_that_another_had_is_served(shared: Shared) -> None:
     """The descriptor of an ended connection goes to the next one."""
     stays = Work()
     shared.add(stays)
@@ -155,12 +157,12 @@ def test_one_of_a_number_that_another_had_is_served(shared: SharedIo) -> None:
 
 
 def test_without_the_lock_of_the_interpreter_there_are_several(
-    shared: SharedIo, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "THREADS", 3)
     several = [Work() for _ in range(9)]
     idents = [shared.add(work) for work in several]
-    assert len(threads()) == 3
+    assert len(shared.threads()) == 3
     assert sorted(idents.count(ident) for ident in set(idents)) == [3, 3, 3]
     for work in several:
         stepped(work, 1)
@@ -170,7 +172,7 @@ def test_without_the_lock_of_the_interpreter_there_are_several(
 # Turns
 
 
-def test_a_step_is_done_when_there_is_something_to_do_and_only_then(shared: SharedIo) -> None:
+def test_a_step_is_done_when_there_is_something_to_do_and_only_then(shared: Shared) -> None:
     work, other = Work(), Work()
     shared.add(work)
     shared.add(other)
@@ -184,7 +186,7 @@ def test_a_step_is_done_when_there_is_something_to_do_and_only_then(shared: Shar
     other.end()
 
 
-def test_a_step_is_done_when_its_time_has_come(shared: SharedIo) -> None:
+def test_a_step_is_done_when_its_time_has_come(shared: Shared) -> None:
     seen: list[tuple[float, float]] = []
 
     def note(work: Work) -> None:
@@ -199,7 +201,7 @@ def test_a_step_is_done_when_its_time_has_come(shared: SharedIo) -> None:
     assert all(due <= now for due, now in seen[1:])
 
 
-def test_one_that_always_has_something_to_do_lets_the_others_go_on(shared: SharedIo) -> None:
+def test_one_that_always_has_something_to_do_lets_the_others_go_on(shared: Shared) -> None:
     def again(work: Work) -> None:
         work.idle_until = 0.0
         work.wakeup.set()
@@ -253,7 +255,7 @@ def test_times_are_those_set_last(calls: list[tuple[str, int, int]]) -> None:
 # Failures
 
 
-def test_what_cannot_be_waited_for_ends_and_the_others_go_on(shared: SharedIo) -> None:
+def test_what_cannot_be_waited_for_ends_and_the_others_go_on(shared: Shared) -> None:
     works = Work()
     shared.add(works)
     with tempfile.TemporaryFile() as file:
@@ -274,7 +276,7 @@ def test_what_cannot_be_waited_for_ends_and_the_others_go_on(shared: SharedIo) -
 
 
 def test_when_the_thread_fails_all_end_and_the_next_ones_are_served(
-    shared: SharedIo, caplog: pytest.LogCaptureFixture
+    shared: Shared, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: Work) -> None:
         if failing.steps == 2:
@@ -299,7 +301,7 @@ def test_when_the_thread_fails_all_end_and_the_next_ones_are_served(
 
 @pytest.mark.parametrize("lacks", ["thread", "epoll"])
 def test_a_thread_that_cannot_be_made_is_told(
-    lacks: str, shared: SharedIo, monkeypatch: pytest.MonkeyPatch
+    lacks: str, shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_thread(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -324,7 +326,7 @@ def test_a_thread_that_cannot_be_made_is_told(
 
 
 def test_so_many_have_a_thread_of_their_own(
-    shared: SharedIo, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OWN", 2)
     several = [Work() for _ in range(4)]
@@ -339,7 +341,7 @@ def test_so_many_have_a_thread_of_their_own(
 
 @pytest.mark.parametrize("why", ["it may block", "greenlets", "no epoll"])
 def test_who_cannot_share_has_one(
-    why: str, shared: SharedIo, monkeypatch: pytest.MonkeyPatch
+    why: str, shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OWN", 0)
     work = Work()
@@ -358,7 +360,7 @@ def test_who_cannot_share_has_one(
 
 
 def test_a_forked_child_begins_anew_and_the_parent_goes_on(
-    shared: SharedIo, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OWN", 1)
     work = Work()
@@ -382,7 +384,7 @@ def test_a_forked_child_begins_anew_and_the_parent_goes_on(
     work.end()
 
 
-def test_a_thread_that_forks_ends_in_the_child_and_goes_on_in_the_parent(shared: SharedIo) -> None:
+def test_a_thread_that_forks_ends_in_the_child_and_goes_on_in_the_parent(shared: Shared) -> None:
     children: list[int] = []
 
     def fork(work: Work) -> None:
@@ -396,6 +398,6 @@ def test_a_thread_that_forks_ends_in_the_child_and_goes_on_in_the_parent(shared:
 
     work = Work(fork)
     shared.add(work)
-    stepped(work, 1)
+    wait_for(lambda: children)
     assert os.waitpid(children[0], 0)[1] == 0
     work.end()

@@ -5,8 +5,10 @@ Threads and locks of a connection, in one place:
 - One mutex, the transport's, guards the protocol machine, the stream table, every ``StreamRecord``
   and the send queue. Methods named ``_locked`` require it to be held. No I/O, user code or wake-up
   happens under it: these are collected and done after its release.
-- One I/O thread executes ``run``: it takes received messages from the transport, feeds the protocol
-  machine, applies its events, and handles the timers. It holds the mutex once per slice of a batch.
+- One I/O thread executes ``step`` again and again: it takes received messages from the transport,
+  feeds the protocol machine, applies its events, and handles the timers. It holds the mutex once
+  per slice of a batch. It is a thread of the connection's own, or one that many share: see
+  ``transport.shared_io``. What runs in it must not block.
   A thread that waits in a read may receive in its place; the transport sees to it that one of them
   does at a time. What is said below of the I/O thread holds for both.
 - A blocked caller is parked in its stream record (one reader, one writer), in the accept queue, in

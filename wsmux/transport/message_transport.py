@@ -5,8 +5,8 @@ Threads and locks:
 - ``mutex`` guards the send queue and the state here, and whatever else the owner guards with it
   (the mux: its protocol machine and streams). The socket is never read or written under it.
   ``send_queue`` describes sending and the send lock.
-- One I/O thread, the one that iterates ``batches()``, reads, answers pings and handles timers. It
-  never blocks in a send.
+- One I/O thread, the one that iterates ``batches()`` or does the ``steps()`` of several transports,
+  reads, answers pings and handles timers. It never blocks in a send.
 - Reading happens in rounds: receive once, give the messages to the owner, answer. A round holds
   ``_round``, which is acquired before the mutex and the send lock, and never under either.
 - A thread that waits in ``wait_locked`` leads, if no other thread waits there: it borrows the
