@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -181,3 +182,56 @@ def test_what_is_recorded_for_a_function_has_a_thread_of_its_own(
         theirs.abort()
     assert recorded.wait_closed(WAIT)
     assert theirs.wait_closed(WAIT)
+
+
+@pytest.mark.parametrize("own", [0, 64])
+def test_a_log_that_fails_keeps_no_connection_from_its_end(
+    own: int, pairs: Callable[[int], list[Pair]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails(logging.Handler):
+        def emit(self, _: logging.LogRecord) -> None:
+            raise ZeroDivisionError
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(shared_io, "OWN", own)
+    first, second = pairs(2)
+    monkeypatch.setattr(multiplexer_of(first[1]).protocol, "receive_data", fail)
+    log, handler = logging.getLogger("wsmux"), Fails()
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    log.addHandler(handler)
+    try:
+        with suppress(wsmux.ConnectionClosed):
+            first[0].open_stream(WAIT).write(b"x")
+        assert first[1].wait_closed(WAIT)
+        with pytest.raises(wsmux.ConnectionClosedError, match="internal error"):
+            first[1].accept_stream(WAIT)
+        echoes(second)
+        for end in (*first, *second):
+            end.abort()
+            start = time.monotonic()
+            end.close(WAIT)
+            assert time.monotonic() - start < WAIT / 2
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def test_one_whose_making_a_signal_interrupts_is_not_counted(
+    pairs: Callable[[int], list[Pair]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise those that come later would share a thread for nothing."""
+    shared, take = shared_io.shared_io, shared_io.shared_io.take_own
+
+    def interrupted(each: shared_io.Steps) -> bool:
+        take(each)
+        raise KeyboardInterrupt
+
+    (ours, _), counted = pairs(1)[0], len(shared._own)
+    monkeypatch.setattr(shared_io, "OWN", 64)
+    monkeypatch.setattr(shared, "take_own", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        multiplexer_of(ours)._begin_steps()
+    assert len(shared._own) == counted

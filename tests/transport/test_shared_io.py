@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from wsmux.transport.socket_io import Wakeup
 
 from ..helpers.connections import Spawn
 from ..helpers.examples import examples
+from ..helpers.interrupts import interrupted_at
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for
 
@@ -299,6 +301,25 @@ def test_when_the_thread_fails_all_end_and_the_next_ones_are_served(
     later.end()
 
 
+def test_when_the_thread_fails_one_that_cannot_end_and_a_log_that_fails_keep_no_other_from_it(
+    shared: SharedIo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stays(Work):
+        def give_up(self, reason: str) -> None:
+            super().give_up(reason)
+            raise ZeroDivisionError
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module._log, "exception", fail)
+    several = [Stays() for _ in range(3)]
+    for work in (*several, failing := Work(fail)):
+        shared.add(work)
+    for work in (*several, failing):
+        wait_for(lambda work=work: work.ended)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("lacks", ["thread", "epoll"])
 def test_a_thread_that_cannot_be_made_is_told(
     lacks: str, shared: Shared, monkeypatch: pytest.MonkeyPatch
@@ -337,6 +358,33 @@ def test_so_many_have_a_thread_of_their_own(
     assert not shared.take_own(several[3])
     for work in several:
         work.wakeup.close()
+
+
+def test_one_leaves_while_another_thread_begins(shared: SharedIo, spawn: Spawn) -> None:
+    """Which may be interrupted by a handler that waits for the end of the first."""
+    work = Work()
+    assert shared.take_own(work)
+    with shared._lock:
+        spawn(shared.leave_own, work).result(WAIT)
+    work.wakeup.close()
+
+
+def test_one_that_is_added_is_served_though_a_signal_interrupts_that(shared: SharedIo) -> None:
+    stays, number = Work(), 1
+    shared.add(stays)
+    stepped(stays, 1)
+    (loop,) = shared._loops
+    several = [Work() for _ in range(100)]
+    while interrupted_at(number, partial(shared.add, several[number])):
+        wait_for(lambda: not loop.new)
+        number += 1
+    assert number > 3
+    stays.end()
+    for work in several:
+        if work.steps:
+            work.end()
+        else:  # interrupted before
+            work.wakeup.close()
 
 
 @pytest.mark.parametrize("why", ["it may block", "greenlets", "no epoll"])
@@ -393,7 +441,7 @@ def test_a_thread_that_forks_ends_in_the_child_and_goes_on_in_the_parent(shared:
             children.append(child)
             return
         signal.alarm(int(WAIT))  # ends the child if the thread does not
-        module._Loop.close = lambda _: os._exit(0)  # type: ignore[method-assign]
+        module._Loop.close = lambda _: os._exit(0)  # type: ignore[method-assign, assignment]
         module._log.exception = lambda *_: os._exit(1)  # type: ignore[method-assign]
 
     work = Work(fork)
@@ -401,3 +449,38 @@ def test_a_thread_that_forks_ends_in_the_child_and_goes_on_in_the_parent(shared:
     wait_for(lambda: children)
     assert os.waitpid(children[0], 0)[1] == 0
     work.end()
+
+
+def test_in_the_child_of_a_thread_that_forks_nothing_is_done_for_others(shared: SharedIo) -> None:
+    children: list[int] = []
+
+    def fork(work: Work) -> None:
+        if children or work.steps < 2:
+            return
+        if child := os.fork():
+            children.append(child)
+            return
+        signal.alarm(int(WAIT))
+        others = [other for other in several if other is not work]
+        before = [other.steps for other in others]
+
+        def end(_: object) -> None:
+            os._exit(0 if [other.steps for other in others] == before else 1)
+
+        module._Loop.close = end  # type: ignore[method-assign, assignment]
+
+    several = [Work(fork) for _ in range(3)]
+
+    def set_all(_: Work) -> None:  # so that all of them are in one turn
+        for work in several:
+            work.wakeup.set()
+
+    setting = Work(set_all)
+    for work in several:
+        shared.add(work)
+        stepped(work, 1)
+    shared.add(setting)
+    wait_for(lambda: children)
+    assert os.waitpid(children[0], 0)[1] == 0
+    for work in (*several, setting):
+        work.end()

@@ -45,7 +45,7 @@ from ..recording.attach import finish
 from ..runtime import clock
 from ..runtime.deadline import Deadline
 from ..runtime.interrupts import is_interrupt
-from ..runtime.logs import logger
+from ..runtime.logs import log_failure, logger
 from ..runtime.memory import REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import OneShotEvent, Parker, WaitQueue, wake
 from ..runtime.threads import daemon_thread, start_thread
@@ -462,9 +462,9 @@ class Multiplexer:
 
     def _begin_steps(self) -> int:
         """Have the steps done, by a thread of their own or by a shared one; return its ident."""
-        if not shared_io.take_own(self):
-            return shared_io.add(self)
         try:
+            if not shared_io.take_own(self):
+                return shared_io.add(self)
             self._thread = daemon_thread(target=self._run, name=f"{self.transport.name}-io")
             start_thread(self._thread)
         except BaseException:
@@ -505,7 +505,7 @@ class Multiplexer:
                     return True
                 self._handle(messages)
         except BaseException:  # whatever it is: nobody else would end the connection
-            _log.exception("the I/O thread of %s failed; the connection ends", self.transport.name)
+            self._log_failure()
             self._fail("internal error")
         self._end()
         return False
@@ -518,15 +518,25 @@ class Multiplexer:
             self.transport.discard()
         self._end()
 
+    def _log_failure(self) -> None:
+        log_failure(_log, "the I/O thread of %s failed; the connection ends", self.transport.name)
+
     def _fail(self, reason: str) -> None:
         self.transport.abort(ConnectionClosedError(CloseCode.INTERNAL_ERROR, reason, "local"))
 
     def _end(self) -> None:
-        self._steps.close()
+        """Release everything; raises nothing, as others may have steps in this thread."""
+        try:
+            self._steps.close()
+        except BaseException:
+            self._log_failure()
         if not isinstance(self.transport.error, ForkedError):
             self.wake_everybody()
             process_memory.forget(self)
-            finish(self.transport)
+            try:
+                finish(self.transport)
+            except BaseException:
+                self._log_failure()
         self._ended.set()
 
     def in_io_thread(self) -> bool:

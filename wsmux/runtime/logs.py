@@ -28,7 +28,16 @@ import time
 import traceback
 from collections import OrderedDict
 
-__all__ = ["MAX_VALUE", "PACED", "PAUSE", "VERBATIM", "forget", "logger", "printable"]
+__all__ = [
+    "MAX_VALUE",
+    "PACED",
+    "PAUSE",
+    "VERBATIM",
+    "forget",
+    "log_failure",
+    "logger",
+    "printable",
+]
 
 # Seconds between two lines with the same cause.
 PAUSE = 1.0
@@ -149,6 +158,19 @@ def logger(name: str) -> logging.Logger:
     found = logging.getLogger(name)
     found.addFilter(_guard)
     return found
+
+
+def log_failure(log: logging.Logger, text: str, *values: object) -> None:
+    """Log the exception that is being handled; one that a handler of the log raises is printed.
+
+    For what must go on to its end. The print is the one of ``logging`` for such handlers.
+    """
+    try:
+        log.exception(text, *values)
+    except BaseException:
+        logging.Handler().handleError(
+            log.makeRecord(log.name, logging.ERROR, "", 0, text, values, None)
+        )
 
 
 def forget() -> None:

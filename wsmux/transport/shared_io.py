@@ -33,7 +33,7 @@ from typing import Protocol
 from ..exceptions import NoThreadError
 from ..runtime import clock, fork
 from ..runtime.deadline import LONGEST_WAIT
-from ..runtime.logs import logger
+from ..runtime.logs import log_failure, logger
 from ..runtime.parking import real_threads
 from ..runtime.threads import daemon_thread, start_thread
 from .socket_io import Wakeup
@@ -41,7 +41,7 @@ from .socket_io import Wakeup
 __all__ = ["Dues", "SharedIo", "Steps", "shared_io"]
 
 # Connections of a process that have a thread of their own; tests change it.
-OWN = 64
+OWN = 16
 
 # With a lock for the whole interpreter, a second thread would only wait for the first.
 THREADS = 1 if getattr(sys, "_is_gil_enabled", lambda: True)() else os.cpu_count() or 1
@@ -146,9 +146,12 @@ class SharedIo:
             return True
 
     def leave_own(self, each: Steps) -> None:
-        """Count a connection no longer; idempotent."""
-        with self._lock:
-            self._own.discard(each)
+        """Count a connection no longer; idempotent.
+
+        Without the lock: a signal may have interrupted who holds it, and its handler may close this
+        connection, and wait for the thread that calls this.
+        """
+        self._own.discard(each)
 
     def add(self, each: Steps) -> int:
         """Begin to do the steps of a connection; return the ident of the thread that does them.
@@ -214,8 +217,12 @@ class _Loop:
 
     def add(self, each: Steps) -> None:
         """Begin to do the steps of a connection; for any thread, under the owner's lock."""
-        self.new.append(each)
-        self._wakeup.set()
+        try:
+            self.new.append(each)
+            self._wakeup.set()
+        except BaseException:  # interrupted by a signal handler
+            self._wakeup.set()
+            raise
 
     def close(self) -> None:
         """Release the descriptors."""
@@ -235,10 +242,13 @@ class _Loop:
         except BaseException:
             if self._forked:  # by a step of this thread: what it had belongs to the parent
                 return
-            _log.exception("the shared I/O thread failed; %d connections end", self.load())
+            log_failure(_log, "the shared I/O thread failed; %d connections end", self.load())
             self._owner.end(self, failed=True)
             for each in (*self._entries.values(), *self.new):
-                each.give_up("internal error")
+                try:
+                    each.give_up("internal error")
+                except BaseException:  # so that the others end
+                    log_failure(_log, "a connection of the shared I/O thread cannot end")
         finally:
             self.close()
 
@@ -269,6 +279,8 @@ class _Loop:
             self._step(fd)
 
     def _step(self, fd: int) -> None:
+        if self._forked:  # by the step before this one
+            return
         each = self._entries[fd]
         if each.step():
             self._dues.set(fd, each.idle_until)

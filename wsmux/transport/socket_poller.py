@@ -11,6 +11,7 @@ from __future__ import annotations
 import select
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..runtime.parking import Parker, real_threads
@@ -61,7 +62,8 @@ class SocketPoller:
             fd, self.fd = self.fd, -1
             reader, self.lent = self.lent, None
             if fd >= 0:
-                self.poller.unregister(fd)
+                with suppress(OSError):  # it was closed, by whom a signal kept from making more
+                    self.poller.unregister(fd)
         if reader is not None:
             reader.unpark()  # another socket may get the descriptor for which it waits
 
