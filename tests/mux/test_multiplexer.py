@@ -317,3 +317,22 @@ def test_a_frame_is_one_quantum_of_what_is_to_be_sent(pair: Ends) -> None:
     assert ticket is not None
     inside.flush()
     assert read_exactly(far, size) == bytes(size)
+
+
+def test_one_whose_making_a_signal_interrupts_has_no_thread_that_counts(
+    pair: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise those that come later would share one for nothing."""
+    counted: set[object] = set()
+
+    def interrupted(each: object) -> bool:
+        counted.add(each)
+        raise KeyboardInterrupt
+
+    inside = multiplexer_of(pair.client)
+    with monkeypatch.context() as patch:
+        patch.setattr(multiplexer.shared_io, "take_own", interrupted)
+        patch.setattr(multiplexer.shared_io, "leave_own", counted.discard)
+        with pytest.raises(KeyboardInterrupt):
+            inside._begin_steps()
+    assert not counted

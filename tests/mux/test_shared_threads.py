@@ -217,21 +217,3 @@ def test_a_log_that_fails_keeps_no_connection_from_its_end(
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
-
-
-def test_one_whose_making_a_signal_interrupts_is_not_counted(
-    pairs: Callable[[int], list[Pair]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise those that come later would share a thread for nothing."""
-    shared, take = shared_io.shared_io, shared_io.shared_io.take_own
-
-    def interrupted(each: shared_io.Steps) -> bool:
-        take(each)
-        raise KeyboardInterrupt
-
-    (ours, _), counted = pairs(1)[0], len(shared._own)
-    monkeypatch.setattr(shared_io, "OWN", 64)
-    monkeypatch.setattr(shared, "take_own", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        multiplexer_of(ours)._begin_steps()
-    assert len(shared._own) == counted
