@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from wsmux.exceptions import HandshakeError
-from wsmux.handshake.http_request import read_body, read_request, respond
+from wsmux.handshake.http_request import read_body, read_request, refusal_headers, respond
 from wsmux.runtime.deadline import Deadline
 
 from ..helpers.raw_peer import WAIT, in_thread
@@ -181,3 +182,16 @@ def test_a_header_with_an_underscore_does_not_pass_for_one_with_a_hyphen(pair: P
     environ = read(pair[0])
     assert environ["HTTP_X_WHO"] == "proxy"
     assert "HTTP_A_B" not in environ
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "told"),
+    [(None, None), (0.2, "1"), (60, "60"), (-5.0, "0"), (math.inf, None), (math.nan, None)],
+)
+def test_only_seconds_that_end_are_told(retry_after: float | None, told: str | None) -> None:
+    assert refusal_headers(429, retry_after).get("Retry-After") == told
+
+
+@pytest.mark.parametrize(("retry_after", "told"), [(None, "5"), (7.0, "7"), (math.inf, None)])
+def test_a_busy_server_asks_for_some_time(retry_after: float | None, told: str | None) -> None:
+    assert refusal_headers(503, retry_after).get("Retry-After") == told

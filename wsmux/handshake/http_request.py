@@ -341,7 +341,8 @@ def refusal_headers(status: int, retry_after: float | None = None) -> dict[str, 
     """Return the headers of a refusal (RFC 6455 4.2.2, RFC 9110 15.5.2, 15.6.4).
 
     Args:
-        retry_after: seconds; with 503 there is a default.
+        retry_after: seconds, of which those that are no number or never end are not told; with 503
+            there is a default.
     """
     headers = {"Content-Type": "text/plain; charset=utf-8", "Connection": "close"}
     if status == HTTPStatus.UPGRADE_REQUIRED:
@@ -350,8 +351,8 @@ def refusal_headers(status: int, retry_after: float | None = None) -> dict[str, 
         headers |= {"WWW-Authenticate": "Bearer"}
     if retry_after is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
         retry_after = RETRY_AFTER
-    if retry_after is not None:
-        headers |= {"Retry-After": str(math.ceil(retry_after))}
+    if retry_after is not None and math.isfinite(retry_after):
+        headers |= {"Retry-After": str(max(0, math.ceil(retry_after)))}
     return headers
 
 
