@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import wsmux
+from wsmux.protocols.base import Role
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import EventParker, Waiter
 
 from ..helpers.carriers import ON_SOME, Carrier, Ends
 from ..helpers.connections import Join, Spawn
-from ..helpers.inside import is_led, on_led_round, plain_socket_of
+from ..helpers.inside import is_led, on_led_round, on_poll, plain_socket_of
 from ..helpers.interrupts import interrupted_at, interrupted_by
 from ..helpers.joined_streams import Joined, open_pair, read_exactly
 from ..helpers.resumed import joined, pair
@@ -74,6 +75,26 @@ def test_the_main_thread_receives_for_itself_too(
     assert near.read(1) == b"x"
     writing.result(WAIT)
     assert threading.get_ident() in rounds
+
+
+@OVER_SOCKETS
+def test_the_first_read_of_a_connection_receives_for_itself(
+    join_ends: Join, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may begin before the I/O thread has come to anything."""
+    led = threading.Event()
+    with monkeypatch.context() as patch:
+        on_poll(patch, lambda transport: transport.role is Role.SERVER or led.wait(WAIT))
+        client, server = join_ends()
+        stream = client.open_stream(WAIT)
+        reading = spawn(stream.read, 1)
+        leads(client)
+        led.set()
+    stream.write(b"x")
+    with server.accept_stream(WAIT) as far:
+        far.timeout = WAIT
+        far.write(far.read(1))
+        assert reading.result(WAIT) == b"x"
 
 
 @OVER_SOCKETS
