@@ -25,22 +25,35 @@ MAX_HEAD = 64 * 1024
 RECEIVE = 256 * 1024
 
 
-class Tcp(Peer):
+@dataclass
+class Plain(Peer):
     """Send and receive as much at a time as the others."""
 
-    @contextmanager
-    def serve(self) -> Iterator[int]:
-        with listening(_serve_socket) as port:
-            yield port
+    tls: bool = False
 
     @contextmanager
-    def connect(self, address: int) -> Iterator[Blocking]:
-        yield Blocking(lambda: _socket_line(connected(address)))
+    def serve(self) -> Iterator[Any]:
+        with server_context(self.tls) as (context, certificate):
 
+            def serve(sock: socket.socket) -> None:
+                with context.wrap_socket(sock, server_side=True) if context else sock as wrapped:
+                    serve_line(_socket_line(wrapped))
 
-def _serve_socket(sock: socket.socket) -> None:
-    with sock:
-        serve_line(_socket_line(sock))
+            with listening(serve) as port:
+                yield port, certificate
+
+    @contextmanager
+    def connect(self, address: Any) -> Iterator[Blocking]:
+        port, certificate = address
+        context = client_context(certificate)
+
+        def dial() -> Line:
+            sock = connected(port)
+            if context:
+                sock = context.wrap_socket(sock, server_hostname="127.0.0.1")
+            return _socket_line(sock)
+
+        yield Blocking(dial)
 
 
 def _socket_line(sock: socket.socket) -> Line:
@@ -123,17 +136,26 @@ def _serve(serve: Serve, sock: socket.socket) -> None:
 RAW = Raw("raw", "websocket-client and simple-websocket, a new WebSocket a line, 64 KiB messages")
 
 # Over TLS nothing sends and receives at once, which OpenSSL forbids.
-TLS_MEASURES = ("upload", "download", "ping-64", "ping-1k")
+OVER_TLS = ("upload", "download", "ping-64", "ping-1k")
+NOT_OVER_TLS = tuple(name for name in MEASURES if name not in OVER_TLS)
 
 PEERS: list[Peer] = [
     RAW,
-    Tcp("tcp", "plain sockets, one a line: the limit", leaves_out=RAW.leaves_out),
+    Plain("tcp", "plain sockets, one a line: the limit", leaves_out=RAW.leaves_out),
+    Plain(
+        "tls",
+        "TLS sockets, one a line: the limit of Python's OpenSSL",
+        needs=AUTHORITY,
+        leaves_out=NOT_OVER_TLS,
+        on_demand=True,
+        tls=True,
+    ),
     Raw("raw-wsaccel", "the same with wsaccel", needs=(*RAW.needs, "wsaccel"), hides=()),
     Raw(
         "raw-tls",
         "the same as raw over TLS",
         needs=(*RAW.needs, *AUTHORITY),
-        leaves_out=tuple(name for name in MEASURES if name not in TLS_MEASURES),
+        leaves_out=NOT_OVER_TLS,
         on_demand=True,
         tls=True,
     ),
