@@ -230,6 +230,7 @@ def test_a_sender_does_not_wait_until_the_queue_has_failed_others(
         Node(server, 3) as other,
         raw(server, 2, buffer=4096),
     ):
+        alone(server, *map(Address, (1, 2, 3)))
         sending = in_thread(lambda: send_numbers(one, range(60)))
         assert queues.asked.wait(WAIT)
         refused = other.ask(Address(2))
