@@ -24,8 +24,7 @@ def check(server: RedisServer, nodes: int) -> None:
     assert figures["more_threads"] < nodes, figures
     assert figures["more_descriptors"] < nodes + KEPT, figures
     assert figures["left_threads"] <= 0, figures
-    # At the beginning not all clients may have waited; each that does needs one.
-    assert figures["left_descriptors"] <= KEPT + nodes, figures
+    assert figures["left_descriptors"] <= KEPT, figures
 
 
 def test_a_few_nodes_end_without_a_trace(server: RedisServer) -> None:

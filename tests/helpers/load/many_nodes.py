@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+import threading
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 import wsmux
@@ -29,6 +32,16 @@ class Held(NamedTuple):
 
 def held() -> Held:
     return Held(HERE.memory(), HERE.threads(), HERE.descriptors())
+
+
+def waits(thread: threading.Thread) -> bool:
+    assert thread.ident is not None
+    return sys._current_frames()[thread.ident].f_code.co_name == "park"
+
+
+def shared() -> bool:
+    """Return whether connections share an I/O thread."""
+    return any(thread.name == "wsmux-shared-io" for thread in threading.enumerate())
 
 
 def echo(client: wsmux.Connection) -> None:
@@ -59,7 +72,9 @@ def main(redis: str, count: str) -> dict[str, Any]:
             client, connection = wsmux.pair()
             clients.callback(connection.abort)
             clients.callback(client.abort)
-            daemon_thread(target=echo, name="client", args=(client,)).start()
+            echoing = daemon_thread(target=echo, name="client", args=(client,))
+            echoing.start()
+            wait_until(partial(waits, echoing))  # for which it needs a descriptor
             ends.append(connection)
         before = held()
         for number, (node, connection) in enumerate(zip(nodes, ends, strict=True)):
@@ -71,7 +86,8 @@ def main(redis: str, count: str) -> dict[str, Any]:
         again = held()
         for node in nodes:
             node.close()
-        wait_until(lambda: held().threads <= before.threads)
+        # The nodes' own threads end, too; that of their links ends behind the last of these.
+        wait_until(lambda: held().threads <= before.threads and not shared())
         links = len(nodes) * (len(nodes) - 1) // 2
         return {
             "links": links,
