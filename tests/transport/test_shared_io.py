@@ -212,12 +212,10 @@ def test_one_that_always_has_something_to_do_lets_the_others_go_on(shared: Share
     quiet = Work()
     for work in (*busy, quiet):
         shared.add(work)
-    before: list[int] = []
     for times in range(1, 30):
         quiet.wakeup.set()
         stepped(quiet, times)
-    before = [work.steps for work in busy]
-    assert min(before) > 0
+    assert min(work.steps for work in busy) > 0
     for work in (*busy, quiet):
         work.over = True
         work.wakeup.set()
@@ -302,7 +300,7 @@ def test_when_the_thread_fails_all_end_and_the_next_ones_are_served(
 
 
 def test_when_the_thread_fails_one_that_cannot_end_and_a_log_that_fails_keep_no_other_from_it(
-    shared: SharedIo, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stays(Work):
         def give_up(self, reason: str) -> None:
@@ -360,8 +358,11 @@ def test_so_many_have_a_thread_of_their_own(
         work.wakeup.close()
 
 
-def test_one_leaves_while_another_thread_begins(shared: SharedIo, spawn: Spawn) -> None:
+def test_one_leaves_while_another_thread_begins(
+    shared: Shared, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which may be interrupted by a handler that waits for the end of the first."""
+    monkeypatch.setattr(module, "OWN", 1)
     work = Work()
     assert shared.take_own(work)
     with shared._lock:
@@ -369,7 +370,7 @@ def test_one_leaves_while_another_thread_begins(shared: SharedIo, spawn: Spawn) 
     work.wakeup.close()
 
 
-def test_one_that_is_added_is_served_though_a_signal_interrupts_that(shared: SharedIo) -> None:
+def test_one_that_is_added_is_served_though_a_signal_interrupts_that(shared: Shared) -> None:
     stays, number = Work(), 1
     shared.add(stays)
     stepped(stays, 1)
@@ -451,7 +452,7 @@ def test_a_thread_that_forks_ends_in_the_child_and_goes_on_in_the_parent(shared:
     work.end()
 
 
-def test_in_the_child_of_a_thread_that_forks_nothing_is_done_for_others(shared: SharedIo) -> None:
+def test_in_the_child_of_a_thread_that_forks_nothing_is_done_for_others(shared: Shared) -> None:
     children: list[int] = []
 
     def fork(work: Work) -> None:

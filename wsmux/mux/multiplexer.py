@@ -513,9 +513,6 @@ class Multiplexer:
     def give_up(self, reason: str) -> None:
         """See ``transport.shared_io``."""
         self._fail(reason)
-        self._steps.close()
-        if not self.transport.wait_finished(0):  # the steps had not begun
-            self.transport.discard()
         self._end()
 
     def _log_failure(self) -> None:
@@ -528,6 +525,8 @@ class Multiplexer:
         """Release everything; raises nothing, as others may have steps in this thread."""
         try:
             self._steps.close()
+            if not self.transport.wait_finished(0):  # they had not begun
+                self.transport.discard()
         except BaseException:
             self._log_failure()
         if not isinstance(self.transport.error, ForkedError):
