@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -25,7 +26,8 @@ from ..helpers.fixtures import Tell
 from ..helpers.load.cluster_crowd import TOPIC, Crowd, Seen
 from ..helpers.load.cluster_site import KEPT, count_lost, deliver
 from ..helpers.load.cluster_world import World
-from ..helpers.load.measuring import per_cent
+from ..helpers.load.health import PATIENCE
+from ..helpers.load.measuring import CHECKOUT, per_cent
 from ..helpers.redis_server import RedisServer, leaked_names
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for, wait_for_value
@@ -41,28 +43,45 @@ LEASE = 2.0
 # Seconds until everything has come back, the slowest answers have come, and all have left.
 SETTLE = 3 * WAIT
 
-# Seconds that an answer of /health may take.
-HEALTH_TIME = 30.0
-
 
 class Health:
-    """Ask a worker for its health, one request after the other, and note how long it takes.
+    """Have a worker asked for its health again and again, and note how long each answer takes.
 
-    Not while a worker stands still or is replaced: it may have taken the request.
+    Not while a worker stands still or is replaced: it may have taken the request. Who asks is a
+    process of its own: the one of the clients would measure how long it waits for their threads.
     """
 
-    def __init__(self, world: World, over: threading.Event) -> None:
-        self._world = world
-        self._over = over
+    def __init__(self, world: World) -> None:
         self.seconds: list[float] = []
+        self._world = world
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.helpers.load.health", world.health],
+            cwd=CHECKOUT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._note)
+        self._thread.start()
 
-    def ask(self) -> None:
-        while not self._over.wait(0.02):
-            begun = time.monotonic()
-            with suppress(OSError), urllib.request.urlopen(self._world.health, timeout=HEALTH_TIME):
-                took = time.monotonic() - begun
-                if self._world.disturbed < begun - 1.0:
-                    self.seconds.append(took)
+    def _note(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            begun, took = map(float, line.split())
+            if self._world.disturbed < begun - 1.0:
+                self.seconds.append(took)
+
+    def end(self) -> None:
+        """Have it ask no more; all answers have been noted then."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            assert self._process.wait(PATIENCE + WAIT) == 0
+        finally:
+            self._process.kill()
+            self._thread.join(WAIT)
+            self._process.stdout.close()
 
 
 @pytest.fixture
@@ -87,10 +106,9 @@ def soak(redis: RedisServer, folder: Path, tell: Tell, clients: int, seconds: fl
         stack.callback(crowd.end)
         stack.callback(crowd.stop)
         stack.callback(over.set)
-        health = Health(world, over)
-        asking = threading.Thread(target=health.ask)
+        health = Health(world)
+        stack.callback(health.end)
         counting = threading.Thread(target=count_lost, args=(over,))
-        asking.start()
         counting.start()
         ends = time.monotonic() + seconds
         while time.monotonic() < ends and not seen.wrong:
@@ -98,9 +116,8 @@ def soak(redis: RedisServer, folder: Path, tell: Tell, clients: int, seconds: fl
         world.settle()
         crowd.stop()
         over.set()
-        asking.join(HEALTH_TIME + WAIT)
+        health.end()
         counting.join(WAIT)
-        assert not asking.is_alive()
         tell(f"{dict(world.done)}; {dict(seen.done)}")
         late, what = seen.latest
         told = [f"the latest, {what}: {late:.2f} s beyond its limit"]
