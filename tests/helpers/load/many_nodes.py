@@ -76,7 +76,7 @@ def main(redis: str, count: str) -> dict[str, Any]:
             echoing.start()
             wait_until(partial(waits, echoing))  # for which it needs a descriptor
             ends.append(connection)
-        before = held()
+        before, sharing = held(), shared()
         for number, (node, connection) in enumerate(zip(nodes, ends, strict=True)):
             node.join(connection, f"user:{number}")
         unlinked = held()
@@ -87,7 +87,7 @@ def main(redis: str, count: str) -> dict[str, Any]:
         for node in nodes:
             node.close()
         # The nodes' own threads end, too; that of their links ends behind the last of these.
-        wait_until(lambda: held().threads <= before.threads and not shared())
+        wait_until(lambda: held().threads <= before.threads and shared() <= sharing)
         links = len(nodes) * (len(nodes) - 1) // 2
         return {
             "links": links,
