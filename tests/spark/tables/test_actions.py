@@ -224,6 +224,15 @@ def test_entries_of_others_are_read() -> None:
         parse_entry(b"7")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\t \n"])
+def test_the_lines_of_other_writers_end_where_those_of_json_do(end: str) -> None:
+    """A text may hold what ends lines elsewhere, and half of a pair of surrogates."""
+    texts = ("a\u2028b\x85c\x7f", "\ud800", "\u2029")
+    actions = [metadata(each) for each in texts]
+    text = end.join(json.dumps(each, ensure_ascii=False) for each in actions)
+    assert parse_entry(text.encode("utf-8", "surrogatepass")) == actions
+
+
 # Protocols
 
 

@@ -71,6 +71,9 @@ MODIFIED = "wsmux.modified"
 
 Action = dict[str, Any]
 
+# ``json.loads`` looks at each line for what it is encoded in.
+_decoded = json.JSONDecoder().decode
+
 
 class Torn(ValueError):
     """An entry that is not whole."""
@@ -83,7 +86,10 @@ def parse_entry(data: bytes) -> list[Action]:
         Torn: it is not whole. ValueError: it is none.
     """
     try:
-        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+        text = data.decode("utf-8", "surrogatepass")
+        # Not ``splitlines``, to which more characters are ends, such as one may be within a text.
+        lines = text.replace("\r", "\n").split("\n")
+        actions = [_decoded(line) for line in lines if line.strip(" \t\v\f")]
     except (ValueError, RecursionError) as error:
         raise Torn(f"it is not whole: {error}") from error
     if not actions or not all(isinstance(each, dict) for each in actions):

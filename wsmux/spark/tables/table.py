@@ -334,10 +334,15 @@ class DeltaDirectory:
         """
         first = numbers[0]
         found = self.folder.read_all([_entry(number) for number in numbers])
-        marked = [(parse_entry(data), mark.time) for data, mark in found]
-        entries = [(n, actions) for n, (actions, _) in zip(numbers, marked, strict=True)]
-        state = self._base(first, entries) if first else TableState()
-        for number, (actions, written) in zip(numbers, marked, strict=True):
+        entries: Iterable[tuple[int, list[Action], float]] = (
+            (number, parse_entry(data), mark.time)
+            for number, (data, mark) in zip(numbers, found, strict=True)
+        )
+        state = TableState()
+        if first:  # else one after the other: a long log takes much memory, and time to collect
+            entries = list(entries)
+            state = self._base(first, [(number, actions) for number, actions, _ in entries])
+        for number, actions, written in entries:
             state.apply(number, actions, written)
         if not state.ident or not state.protocol:
             raise ValueError("its log does not tell its schema and protocol")
