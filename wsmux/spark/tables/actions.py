@@ -86,10 +86,8 @@ def parse_entry(data: bytes) -> list[Action]:
         Torn: it is not whole. ValueError: it is none.
     """
     try:
-        text = data.decode("utf-8", "surrogatepass")
-        # Not ``splitlines``, to which more characters are ends, such as one may be within a text.
-        lines = text.replace("\r", "\n").split("\n")
-        actions = [_decoded(line) for line in lines if line.strip(" \t\v\f")]
+        lines = [line for line in data.splitlines() if line.strip()]
+        actions = [_decoded(line.decode("utf-8", "surrogatepass")) for line in lines]
     except (ValueError, RecursionError) as error:
         raise Torn(f"it is not whole: {error}") from error
     if not actions or not all(isinstance(each, dict) for each in actions):
