@@ -12,7 +12,9 @@ timestamp) and perhaps ``home``, as the heads of the topic tell it. The first li
 follows; if the header has ``empty`` (true), batches without rows say that the server is still
 looking for some that match, which earlier clients cannot read. An error while reading ends it with
 ``FAILURE`` in place of the next message, and a refusal line as above: no Arrow reader takes that
-for the end, and one that recognises it gets the reason.
+for the end, and one that recognises it gets the reason. If the header has ``stored`` (true), and
+the first line has it as well, what follows is as ``server.stored_stream`` has it, where row groups
+of Parquet come as they are stored; earlier servers and clients know nothing of that.
 ``write``: the header holds ``txn``, ``partition`` and ``attempt``. After the first line the client
 sends one Arrow IPC stream and closes its write side; the server answers with a second line, the
 receipt.

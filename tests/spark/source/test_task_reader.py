@@ -6,6 +6,7 @@ import io
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from wsmux.spark.store.base import Table
 from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.store.metadata import with_metadata
 from wsmux.spark.store.schemas import schema_bytes
+from wsmux.spark.tables import parquet_writer, stored_files
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, ipc, pa, rows
 from ...helpers.spark.format_servers import quick
@@ -214,3 +216,113 @@ def test_what_cannot_be_read_at_all_is_told_with_its_code() -> None:
             list(read_batches(quick(server.url), HEADER, SCHEMA))
         error = caught.value
     assert (error.code, error.what, error.message) == ("CORRUPT", "stream read", "x is damaged")
+
+
+# What comes as it is stored
+
+
+class CutOnce(Link):
+    """Open streams of which each but the last is cut behind some bytes."""
+
+    def __init__(self, recipe: Recipe, *behind: int) -> None:
+        super().__init__(recipe)
+        self._behind = iter(behind)
+        self.asked: list[dict[str, Any]] = []
+
+    def ask_stream(self, name: str | None = None, /, **header: Any) -> Any:
+        self.asked.append(header)
+        stream, told = super().ask_stream(name, **header)
+        left = next(self._behind, None)
+        return (stream if left is None else Severed(stream, left)), told
+
+
+class Severed:
+    """A stream that is cut behind some bytes."""
+
+    def __init__(self, stream: Any, left: int) -> None:
+        self._stream = stream
+        self._left = left
+        self.timeout: float | None = None
+        self.reset = stream.reset
+
+    def fill(self, target: Any) -> int:
+        self._stream.timeout = WAIT
+        count: int = self._stream.fill(memoryview(target)[: self._left])
+        self._left -= count
+        if count < len(target):
+            raise ConnectionResetError("cut")
+        return count
+
+    def readinto(self, target: Any) -> int:
+        raise TimeoutError
+
+
+def large(folder: Path) -> tuple[DeltaDatasets, str]:
+    """Return datasets of which one has 30 row groups of 1,000 rows, and a token of all of it."""
+    datasets = DeltaDatasets(folder)
+    begun = datasets.begin("large", "create", SCHEMA)
+    part = datasets.open_part(begun.txn, 0, 0, SCHEMA)
+    for start in range(0, 30_000, 1000):
+        part.write(rows(start, 1000))
+    datasets.commit(begun.txn, [part.finish(0, 0)])
+    (found,) = datasets.describe("large").ranges
+    return datasets, found.token
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "GROUP_ROWS", 1000)
+    monkeypatch.setattr(stored_files, "LEAST", 0)
+
+
+def test_files_are_not_decoded_by_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_groups: None
+) -> None:
+    datasets, token = large(tmp_path)
+    monkeypatch.setattr(stored_files, "read_file", None)
+    with serve_data(datasets=datasets) as server:
+        recipe = quick(server.url, retries=0)
+        assert ids(read_batches(recipe, {"token": token}, SCHEMA)) == list(range(30_000))
+        filters = [["id", ">", 29_990]]
+        found = ids(read_batches(recipe, {"token": token, "filters": filters}, SCHEMA))
+        assert found == list(range(29_991, 30_000)), "what matches is found by the server"
+
+
+def test_a_client_that_decodes_nothing_gets_arrow(tmp_path: Path, small_groups: None) -> None:
+    """As earlier ones; nor does an earlier server send anything else."""
+    datasets, token = large(tmp_path)
+    with serve_data(datasets=datasets) as server:
+        link = quick(server.url, retries=0).link()
+        stream, told = link.ask_stream("read", token=token)
+        assert told["stored"] is True
+        with stream:
+            found = receive(ArrowSource(stream, Limits()), Limits())[1]
+            assert ids(found) == list(range(30_000))
+
+
+def test_a_cut_within_what_is_stored_is_gone_over(tmp_path: Path, small_groups: None) -> None:
+    """The next stream begins with the first row that was not yielded."""
+    datasets, token = large(tmp_path)
+    with serve_data(datasets=datasets) as server:
+        link = CutOnce(quick(server.url, retries=3), 20_000, 0, 60_000)
+        found = ids(_resumed(link, {"token": token}, SCHEMA))
+        link.close()
+    assert found == list(range(30_000))
+    skipped = [header["skip_rows"] for header in link.asked]
+    assert len(skipped) == 4
+    assert skipped[0] == 0 < skipped[1] == skipped[2] < skipped[3]
+    assert all(rows % 1000 == 0 for rows in skipped)
+
+
+def test_a_damaged_file_that_is_passed_on_fails_the_read(
+    tmp_path: Path, small_groups: None
+) -> None:
+    datasets, token = large(tmp_path)
+    (path,) = (tmp_path / "datasets" / "large").glob("*.parquet")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with serve_data(datasets=datasets) as server:
+        recipe = quick(server.url)
+        with pytest.raises(SparkError, match=r"^\[CORRUPT\] .*datasets/large/.* is damaged"):
+            list(read_batches(recipe, {"token": token}, SCHEMA))

@@ -84,6 +84,7 @@ class ArrowSource:
 
     Args:
         source: what is read. limits: the bounds of messages. summed: whether to compute ``crc``.
+        more: whether anything may follow the end marker.
 
     Attributes:
         bytes, crc: the number of bytes read, and their CRC-32, or 0.
@@ -92,10 +93,13 @@ class ArrowSource:
 
     closed = False
 
-    def __init__(self, source: Source, limits: Limits, *, summed: bool = False) -> None:
+    def __init__(
+        self, source: Source, limits: Limits, *, summed: bool = False, more: bool = False
+    ) -> None:
         self._source = source
         self._limits = limits
         self._summed = summed
+        self._more = more
         self._head = memoryview(b"")  # checked, not yet returned
         self._body = 0  # bytes left of the message's body
         self._dictionaries: dict[int, int] = {}  # bytes of each that the reader holds
@@ -143,14 +147,14 @@ class ArrowSource:
         return data if filled == size else data.slice(0, filled)
 
     def finish(self) -> None:
-        """Check that nothing follows the end marker.
+        """Check that there is the end marker, and nothing behind it unless there may be.
 
         Raises:
-            RiverError: BAD_ARROW; bytes follow, or the marker is missing.
+            RiverError: BAD_ARROW.
         """
         if not self._ended:
             self._next_message()
-        if not self._ended or self._source.fill(bytearray(1)):
+        if not self._ended or (not self._more and self._source.fill(bytearray(1))):
             raise _bad("bytes follow the end of the Arrow stream")
 
     def _fill(self, view: memoryview) -> int:

@@ -27,6 +27,7 @@ from ..store.base import DatasetStore, Part, Table, TopicStore
 from ..store.filters import parse_filters
 from .arrow_stream import ArrowSource, Limits, receive, send
 from .services import guarded
+from .stored_stream import send_stored
 
 __all__ = ["Handler", "NamedStream", "NamedStreams", "ReadStream", "WriteStream", "refusal_line"]
 
@@ -118,23 +119,28 @@ class ReadStream(NamedStream):
         self._datasets = datasets
         self._topics = topics
         self._limits = limits
-        self.told = {"batch_bytes": limits.batch_bytes}  # what was written can be read
+        # What was written can be read; and files are passed on to those who ask for it.
+        self.told = {"batch_bytes": limits.batch_bytes, "stored": True}
 
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
         # Nothing is read before the ``ok`` line: until the first row is found that may take longer
         # than a client waits for the line, as with filters.
         request = Request(header)
-        table, empty = self._table(request), request.flag("empty")
+        table, empty, stored = self._table(request), request.flag("empty"), request.flag("stored")
+        rows = table.stored if stored and table.stored is not None else table.batches
 
         def serve(stream: Stream) -> None:
             try:
-                guarded(send)(stream, table.schema, table.batches, self._limits, empty)
+                if stored:
+                    guarded(send_stored)(stream, table.schema, rows, self._limits, empty)
+                else:
+                    guarded(send)(stream, table.schema, rows, self._limits, empty)
             except RiverError as error:
                 _log.warning("a read failed: %s", error)
                 stream.write(FAILURE + refusal_line(error))
             finally:
-                if hasattr(table.batches, "close"):  # some iterators need no closing
-                    table.batches.close()
+                if hasattr(rows, "close"):  # some iterators need no closing
+                    rows.close()
             stream.close_write()
 
         return serve

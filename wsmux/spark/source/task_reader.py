@@ -18,6 +18,7 @@ from ..connection_settings import Link, Recipe
 from ..protocol import READ, is_busy
 from ..retries import Retries
 from ..server.arrow_stream import ArrowSource, Limits, receive
+from ..server.stored_stream import receive_stored
 from .types import fit, regrouped
 
 __all__ = ["read_batches"]
@@ -62,11 +63,17 @@ def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[An
     retries = Retries(recipe.retries, recipe.retry_backoff)
     rows = 0
     while True:
-        stream, told = link.ask_stream(READ, empty=True, **_behind(header, rows))
+        # Files of tables may come as they are stored, from servers that know of it.
+        asked = {"empty": True, "stored": True, **_behind(header, rows)}
+        stream, told = link.ask_stream(READ, **asked)
         stream.timeout = recipe.call_timeout
         limits = _limits(told)
         try:
-            for batch in receive(ArrowSource(stream, limits), limits)[1]:
+            if told.get("stored") is True:
+                batches = receive_stored(stream, limits)
+            else:
+                batches = receive(ArrowSource(stream, limits), limits)[1]
+            for batch in batches:
                 if not batch.num_rows:
                     continue  # the server is at it, and has found nothing that matches
                 fitting = fit(batch, schema)

@@ -65,6 +65,9 @@ class Table(NamedTuple):
 
     schema: Any
     batches: Iterator[Any]
+    stored: Iterator[Any] | None = None
+    """The same rows for those who read files of tables as they are stored; see
+    ``tables.stored_files``. A store need not have it; who takes from it takes no batches."""
 
 
 class Begun(NamedTuple):

@@ -11,6 +11,7 @@ application transaction.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
@@ -45,6 +46,7 @@ from ..tables.partitions import check_partitions, matching
 from ..tables.replacing import Replacer, check_rows
 from ..tables.staging import Staged
 from ..tables.statistics import may_match
+from ..tables.stored_files import pass_file
 from ..tables.table import Commit, DeltaDirectory
 from ..tables.types import aligned, arrow_of, delta_schema, fitted, kept_schema, merged
 from ..tables.vacuum import vacuum
@@ -494,8 +496,11 @@ class DeltaDatasets(DatasetStore):
             sure = matching(filters, schema, [file for file, _ in spans])
             verdicts = zip(spans, keep, sure, strict=True)
             spans = [span for span, may, match in verdicts if may and match is not False]
-        batches = _scan(table, spans, schema, told.names, matches, skip_rows)
-        return Table(told, self._watched(batches, table, wanted))
+        scan = functools.partial(_scan, table, spans, schema, told.names, matches, skip_rows)
+        batches = self._watched(scan(read_file), table, wanted)
+        # Rows that do not match are left out here.
+        stored = None if filters else self._watched(scan(pass_file), table, wanted)
+        return Table(told, batches, stored)
 
     def _watched(
         self, batches: Iterator[Any], table: DeltaDirectory, wanted: RangeToken
@@ -600,10 +605,14 @@ def _scan(
     columns: Sequence[str],
     matches: Matcher,
     skip: int,
+    read: Callable[..., Iterator[Any]],
 ) -> Iterator[Any]:
     """Yield the rows of spans that match, less the first ``skip``, some columns of them.
 
     Of rows that do not match there is an empty batch, so that who reads hears of a long scan.
+
+    Args:
+        read: ``read_file``, or ``pass_file`` if all rows match.
     """
     needed = list(dict.fromkeys([*columns, *matches.columns]))
     for file, rows in spans:
@@ -612,11 +621,13 @@ def _scan(
         if not rows:
             continue
         shown = f"datasets/{table.name}/{file.path}"
-        for batch in read_file(table.folder, file, schema, needed, rows, shown):
-            batch = matches.apply(batch)
-            if skip and matches:
-                batch, skip = batch.slice(skip), max(0, skip - batch.num_rows)
-            yield batch.select(list(columns))
+        for batch in read(table.folder, file, schema, needed, rows, shown):
+            if matches:
+                batch = matches.apply(batch)
+                if skip:
+                    batch, skip = batch.slice(skip), max(0, skip - batch.num_rows)
+                batch = batch.select(list(columns))
+            yield batch
 
 
 def _is_text(text: str) -> bool:

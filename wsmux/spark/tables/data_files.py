@@ -5,10 +5,12 @@ What is written needs memory for one row group, whatever comes: see ``parquet_wr
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ...config import MIB
 from ...runtime.lazy_imports import pa, pq
@@ -21,7 +23,16 @@ from .parquet_writer import ParquetWriter
 from .partitions import partition_value
 from .statistics import Statistics
 
-__all__ = ["NewFile", "Written", "groups_of", "read_file", "rows_in"]
+__all__ = [
+    "NewFile",
+    "RowGroups",
+    "Written",
+    "chunks_of",
+    "groups_of",
+    "opened",
+    "read_file",
+    "rows_in",
+]
 
 # Bytes of a file that are worth being read apart.
 GROUP_BYTES = 8 * MIB
@@ -122,9 +133,20 @@ def read_file(
     Raises:
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
+    with opened(folder, file, shown) as source:
+        yield from _read(source, file, schema, columns, span, folder.far)
+
+
+@contextmanager
+def opened(folder: Folder, file: DataFile, shown: str) -> Iterator[Any]:
+    """Open a file to read it within the block.
+
+    Raises:
+        RiverError: CORRUPT, for what pyarrow says of it there. FileNotFoundError: it is gone.
+    """
     try:
         with reading(shown), folder.reader(file.path, shown) as source:
-            yield from _read(source, file, schema, columns, span, folder.far)
+            yield source
     except FileNotFoundError as error:
         raise FileNotFoundError(shown) from error
 
@@ -133,36 +155,106 @@ def _read(
     source: Any, file: DataFile, schema: Any, columns: Sequence[str], span: range, far: bool
 ) -> Iterator[Any]:
     wanted = pa.schema([schema.field(name) for name in columns])
-    own = _OWN.fullmatch(PurePosixPath(file.path).name) is not None
     # Text of others is decoded in pieces: a dictionary of 40 KiB may stand for gigabytes.
+    own = _OWN.fullmatch(PurePosixPath(file.path).name) is not None
     footer = None if own else pq.read_metadata(source)
-    coded = [] if footer is None else _coded_texts(footer, columns)
-    # From afar the columns of a row group are read at once.
-    with pq.ParquetFile(
-        source,
-        metadata=footer,
-        pre_buffer=far,
-        page_checksum_verification=True,
-        read_dictionary=coded,
-    ) as parquet:
-        metadata = parquet.metadata
-        held = [metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)]
-        if sum(held) != file.rows:
-            raise pa.ArrowInvalid(f"it has {sum(held)} rows, not {file.rows}")
-        there = set(parquet.schema_arrow.names)
+    with RowGroups(source, wanted, file.partition, footer, far=far) as groups:
+        for place, start, end in groups.spans(file.rows, span):
+            yield from groups.read(place, start, end)
+
+
+class RowGroups:
+    """Read the row groups of an open Parquet file under a schema.
+
+    Args:
+        source: a file of pyarrow. wanted: the schema of what is read.
+        partition: the values of the columns that are in no file.
+        footer: of a file that anyone may have written; without, its row groups are small when they
+            are decoded, whatever is encoded.
+        far: whether each look takes a request: the columns of a row group are read at once then.
+
+    Attributes:
+        footer: as pyarrow has it. known: the schema of the wanted columns that the file has.
+        columns: their names, or one that is not wanted if there is none.
+
+    Raises:
+        pa.ArrowException, OSError, ValueError: by all methods; it is damaged.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        wanted: Any,
+        partition: Mapping[str, str | None],
+        footer: Any = None,
+        *,
+        far: bool = False,
+    ) -> None:
+        self._wanted = wanted
+        self._partition = partition
+        self._coded = None if footer is None else _coded_texts(footer, wanted.names)
+        self._file = pq.ParquetFile(
+            source,
+            metadata=footer,
+            pre_buffer=far,
+            page_checksum_verification=True,
+            read_dictionary=self._coded or [],
+        )
+        self.footer = self._file.metadata
         # A column that the file has not may be all that is wanted: the rows are to be counted.
-        inside = [name for name in columns if name in there] or parquet.schema_arrow.names[:1]
-        for place, start, end in overlaps(held, span.start, span.stop):
-            rows = _rows_at_once(metadata, place, inside, None if own else coded)
-            at = 0
-            for batch in parquet.iter_batches(rows, row_groups=[place], columns=inside):
-                first, last = max(start - at, 0), min(end - at, batch.num_rows)
-                at += batch.num_rows
-                if first < last:
-                    for piece in _pieces(batch.slice(first, last - first)):
-                        yield _whole(piece, wanted, file.partition)
-                if at >= end:
-                    break
+        names = self._file.schema_arrow.names
+        self.known = pa.schema([field for field in wanted if field.name in set(names)])
+        self.columns = self.known.names or names[:1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def spans(self, rows: int | None, span: range) -> Iterator[tuple[int, int, int]]:
+        """Yield the row groups that some rows of the file are in, and which of each."""
+        footer = self.footer
+        held = [footer.row_group(place).num_rows for place in range(footer.num_row_groups)]
+        if sum(held) != rows:
+            raise pa.ArrowInvalid(f"it has {sum(held)} rows, not {rows}")
+        return overlaps(held, span.start, span.stop)
+
+    def read(self, place: int, start: int, end: int) -> Iterator[Any]:
+        """Yield rows of a row group, in batches of about ``READ_BYTES``."""
+        rows = _rows_at_once(self.footer, place, self.columns, self._coded)
+        at = 0
+        for batch in self._file.iter_batches(rows, row_groups=[place], columns=self.columns):
+            first, last = max(start - at, 0), min(end - at, batch.num_rows)
+            at += batch.num_rows
+            if first < last:
+                for piece in _pieces(batch.slice(first, last - first)):
+                    yield _whole(piece, self._wanted, self._partition)
+            if at >= end:
+                break
+
+
+class Chunk(NamedTuple):
+    """What a row group has of a column, or of one within others: its place, footer and kind."""
+
+    place: int
+    told: Any
+    kind: Any
+
+    @property
+    def decoded(self) -> int:
+        """About how many bytes it has once it is decoded; text that repeats counts once."""
+        least = max(_WIDTHS.get(self.told.physical_type, _WIDEST), self.kind.length)
+        return int(max(self.told.total_uncompressed_size, least * self.told.num_values))
+
+
+def chunks_of(footer: Any, place: int, columns: Sequence[str]) -> Iterator[Chunk]:
+    """Yield what a row group has of some columns."""
+    group, names = footer.row_group(place), set(columns)
+    for at in range(group.num_columns):
+        kind = footer.schema.column(at)
+        if not names.isdisjoint(_paths(kind.path)):
+            yield Chunk(at, group.column(at), kind)
 
 
 def _coded_texts(metadata: Any, columns: Sequence[str]) -> list[int]:
@@ -196,21 +288,16 @@ def _rows_at_once(
         columns: those that are read. coded: the places of columns whose dictionaries are kept;
             ``None`` for a file whose row groups are small whatever is encoded.
     """
-    group, names = metadata.row_group(place), set(columns)
-    size, most = group.total_byte_size, READ_ROWS
+    group, most = metadata.row_group(place), READ_ROWS
+    size = group.total_byte_size
     if coded is not None:
-        size = 0
-        for at in range(group.num_columns):
-            chunk = group.column(at)
-            if names.isdisjoint(_paths(chunk.path_in_schema)):
-                continue
-            least = _WIDTHS.get(chunk.physical_type, _WIDEST)
-            least = max(least, metadata.schema.column(at).length)
-            size += max(chunk.total_uncompressed_size, least * chunk.num_values)
-            if _is_coded(chunk) and at not in coded:
-                most = CODED_ROWS
-    fitting: int = group.num_rows * READ_BYTES // max(1, size)
-    return max(1, min(most, fitting))
+        chunks = list(chunks_of(metadata, place, columns))
+        size = sum(chunk.decoded for chunk in chunks)
+        if any(_is_coded(chunk.told) and chunk.place not in coded for chunk in chunks):
+            most = CODED_ROWS
+    # As many in each batch, since one with the few rows that are left over would take as long.
+    batches = math.ceil(size / (READ_BYTES + READ_BYTES // 64)) or 1
+    return min(most, math.ceil(int(group.num_rows) / batches))
 
 
 def _paths(path: str) -> Iterator[str]:

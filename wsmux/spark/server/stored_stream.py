@@ -1,0 +1,200 @@
+"""Send and receive the rows of a table, of which row groups may come as they are stored.
+
+What follows the first line of such a stream are blocks: eight bytes that tell a length, low bytes
+first, and so many bytes. The first block is the schema, an Arrow IPC message. Each further one has
+the length of JSON (four bytes, low bytes first), this JSON, and data, if there is any:
+``{"arrow": true}``, behind which comes an Arrow IPC stream that is no block; or what is told of a
+row group (``tables.stored_files.StoredGroup``), and its pieces. A block without bytes ends it all.
+
+``FAILURE`` and a refusal line may stand in place of any block, as of any message of Arrow.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from ...rpc import RiverError
+from ...runtime.lazy_imports import pa
+from ..protocol import FAILURE, Code, parse_line, raise_refusal, read_line, refusal
+from ..store.schemas import schema_bytes, schema_of
+from ..tables.stored_files import MAX_BLOCK, StoredGroup, read_group
+from .arrow_stream import ArrowSource, Limits, Sink, receive, send
+
+__all__ = ["receive_stored", "send_stored"]
+
+_LENGTH, _HEAD = struct.Struct("<q"), struct.Struct("<I")
+
+
+def send_stored(
+    sink: Sink, schema: Any, items: Iterable[Any], limits: Limits, empty: bool = False
+) -> None:
+    """Write record batches, and row groups as they are stored; see ``pass_file``, and ``send``.
+
+    Errors of the stream are raised unchanged. If the iterator fails, all before has been sent.
+    """
+    _write(sink, schema_bytes(schema))
+    rest = iter(items)
+    item = next(rest, None)
+    while item is not None:
+        if isinstance(item, StoredGroup):
+            _write(sink, *_headed(item.told), *item.pieces)
+            item = next(rest, None)
+        else:
+            _write(sink, *_headed({"arrow": True}))
+            batches = _Batches(item, rest)
+            send(sink, schema, batches, limits, empty)
+            item = batches.after
+    _write(sink)
+
+
+def _headed(told: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    head = json.dumps(told, separators=(",", ":")).encode()
+    return _HEAD.pack(len(head)), head
+
+
+def _write(sink: Sink, *pieces: Any) -> None:
+    sink.write(_LENGTH.pack(sum(map(len, pieces))))
+    for piece in pieces:
+        sink.write(piece)
+
+
+class _Batches:
+    """Yield record batches until something else comes.
+
+    Attributes:
+        after: what came then, ``None`` at the end.
+    """
+
+    def __init__(self, first: Any, rest: Iterator[Any]) -> None:
+        self.after: Any = first
+        self._rest = rest
+
+    def __iter__(self) -> Iterator[Any]:
+        while isinstance(self.after, pa.RecordBatch):
+            yield self.after
+            self.after = next(self._rest, None)
+
+
+class Incoming(Protocol):
+    """Describe what such rows are read from: a stream.
+
+    Attributes:
+        timeout: seconds that a read may take, with 0 only what is there already.
+    """
+
+    timeout: float | None
+
+    def fill(self, target: Any, /) -> int:
+        """Read until the buffer is full, or the end; return the number of bytes."""
+
+    def readinto(self, target: Any, /) -> int:
+        """Read what there is into the buffer, at least a byte before the end."""
+
+
+def receive_stored(stream: Incoming, limits: Limits) -> Iterator[Any]:
+    """Yield the record batches of such a stream, validated.
+
+    Raises:
+        RiverError: BAD_ARROW, TOO_LARGE or CORRUPT, or what the server refused it with. Errors of
+            the stream are raised unchanged.
+    """
+    blocks = _Blocks(stream)
+    schema = _schema(blocks.take())
+    while data := blocks.take():
+        told, data = _parted(data)
+        if "arrow" in told:
+            told_schema, batches = receive(ArrowSource(stream, limits, more=True), limits)
+            if not told_schema.equals(schema, check_metadata=True):
+                raise _bad("a part has another schema than the others")
+            yield from batches
+            continue
+        try:
+            for batch in read_group(told, data, schema):
+                yield batch
+                blocks.gather()
+        except RiverError as error:
+            if error.code != Code.BAD_REQUEST:
+                raise
+            raise _bad(f"a row group is malformed: {error.message}") from error
+    if stream.fill(bytearray(1)):
+        raise _bad("bytes follow the end of the rows")
+
+
+class _Blocks:
+    """Read blocks, the next of which may come while the last one is worked on."""
+
+    def __init__(self, stream: Incoming) -> None:
+        self._stream = stream
+        self._prefix = bytearray(_LENGTH.size)
+        self._data: Any = None  # of the next block, once its length is known
+        self._left = memoryview(self._prefix)  # not yet filled, of that or of the length
+
+    def take(self) -> Any:
+        """Return the next block."""
+        if self._data is None:
+            self._fill()
+            self._begin()
+        self._fill()
+        data, self._data, self._left = self._data, None, memoryview(self._prefix)
+        return data
+
+    def gather(self) -> None:
+        """Take what is there of the next block, without waiting."""
+        timeout, self._stream.timeout = self._stream.timeout, 0.0
+        try:
+            while self._left:
+                count = self._stream.readinto(self._left)
+                if not count:
+                    return
+                self._left = self._left[count:]
+                if not self._left and self._data is None and self._prefix != FAILURE:
+                    self._begin()
+        except TimeoutError:
+            return
+        finally:
+            self._stream.timeout = timeout
+
+    def _fill(self) -> None:
+        wanted = len(self._left)
+        count = self._stream.fill(self._left) if wanted else 0
+        if count < wanted:
+            raise _bad(f"the rows ended within a block, {wanted - count} bytes early")
+
+    def _begin(self) -> None:
+        """Begin a block whose length is there."""
+        if self._prefix == FAILURE:
+            raise_refusal(read_line(self._stream.fill))
+        (size,) = _LENGTH.unpack(self._prefix)
+        if not 0 <= size <= MAX_BLOCK:
+            text = f"a block of {size} bytes; up to {MAX_BLOCK} are accepted"
+            raise refusal(Code.TOO_LARGE, text)
+        self._data = pa.allocate_buffer(size)
+        self._left = memoryview(self._data)
+
+
+def _parted(data: Any) -> tuple[dict[str, Any], Any]:
+    """Return what is told in a block, and the rest of it."""
+    start = _HEAD.size
+    if start <= len(data):
+        start += _HEAD.unpack_from(data)[0]
+    if start > len(data):
+        raise _bad(f"the head of a block ends behind its {len(data)} bytes")
+    try:
+        told = parse_line(data.slice(_HEAD.size, start - _HEAD.size).to_pybytes() + b"\n")
+    except RiverError as error:
+        raise _bad(f"the head of a block is malformed: {error.message}") from error
+    return told, data.slice(start)
+
+
+def _schema(data: Any) -> Any:
+    try:
+        return schema_of(data)
+    except RiverError as error:
+        raise _bad(error.message) from error
+
+
+def _bad(text: str) -> RiverError:
+    return refusal(Code.BAD_ARROW, text)
