@@ -26,7 +26,7 @@ BATCH_ROWS, BATCHES = 10_000, 400
 ROWS_THERE = BATCH_ROWS * BATCHES
 
 # Of the streams of a client without Spark: what the option of that name is within Spark.
-WINDOW = MIB
+WINDOW = 4 * MIB
 
 # Seconds that what is staged lives without a write, and what was overwritten stays.
 TTL = 20.0

@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import os
 import resource
+import sys
 import sysconfig
 import threading
 import time
@@ -144,10 +145,13 @@ def _keep_little() -> None:
 
 
 def _trim() -> None:
-    """Make the C library return free memory to the system, if it can (glibc)."""
+    """Make the C library return free memory to the system, if it can (glibc), and Arrow its own."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
 
 
 class _Mallinfo(ctypes.Structure):

@@ -432,7 +432,7 @@ def test_a_reader_that_does_not_read_holds_the_server_up(
     write_all(calls, streams, "d", [[big(MIB // 2)] * 16])
     (one,) = call(calls, "dataset.describe", dataset="d", partitions=1)["ranges"]
     with open_named(streams, "read", token=one["token"]) as stream:
-        assert read_line(stream) == {"ok": True, "batch_bytes": SMALL}
+        assert read_line(stream) == {"ok": True, "batch_bytes": SMALL, "stored": True}
         (connection,) = server.connections
         wait_for(lambda: connection.stats().waiting_writers == 1, WAIT)
         assert streams.stats().unread_bytes < 2 * MIB

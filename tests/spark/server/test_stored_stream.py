@@ -21,7 +21,7 @@ from wsmux.spark.tables import parquet_writer, stored_files
 from wsmux.spark.tables.actions import DataFile
 from wsmux.spark.tables.data_files import NewFile
 from wsmux.spark.tables.folder import LocalFolder
-from wsmux.spark.tables.stored_files import MAX_BLOCK, StoredGroup, pass_file
+from wsmux.spark.tables.stored_files import MAX_BLOCK, MAX_TOLD, StoredGroup, pass_file
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
 
@@ -164,6 +164,8 @@ def test_blocks_are_bounded_and_have_heads(items: list[Any]) -> None:
     assert "ends behind its 4" in refused(schema + struct.pack("<qI", 4, 1))
     for head in (b"", b"{", b"[]", b"\xff"):
         assert "the head of a block is malformed" in refused(schema + block(head))
+    head = b" " * (MAX_TOLD + 1)
+    assert refused(schema + block(head)).startswith("TOO_LARGE: the head of a block")
     assert "a row group is malformed: file is missing" in refused(schema + block(b"{}"))
     told = json.dumps(items[1].told).encode()
     assert refused(schema + block(told)).startswith("CORRUPT: x is damaged")

@@ -22,6 +22,7 @@ from wsmux.spark.source.planning import ask_once
 from wsmux.spark.source.task_reader import read_batches
 from wsmux.spark.source.types import arrow_schema, fit, regrouped
 from wsmux.spark.store.schemas import schema_bytes
+from wsmux.spark.tables import parquet_writer
 from wsmux.testing import FaultProxy
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
@@ -31,7 +32,7 @@ from ...helpers.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
-# 3.4 MB, which are read back in pieces of about 1 MB.
+# 3.4 MB, which are read back as they are stored: 131,072 rows in 580 kB, and the rest in 310.
 COUNT, EACH = 200_000, 20_000
 BATCHES = [rows(start, EACH) for start in range(0, COUNT, EACH)]
 
@@ -59,7 +60,7 @@ def test_a_reading_that_is_cut_goes_on_where_it_was() -> None:
     with served() as (server, store), FaultProxy(server.port) as proxy:
         filled(server.url, "d", BATCHES)
         header = header_of(server.url)
-        proxy.cut_after(1_400_000, 1_400_000)
+        proxy.cut_after(700_000, 100_000)
         found = list(read_batches(quick(proxy.url), header, SCHEMA))
         assert ids(found) == list(range(COUNT))
         assert not proxy.cutting
@@ -68,11 +69,17 @@ def test_a_reading_that_is_cut_goes_on_where_it_was() -> None:
         assert skipped[-1] > 0
 
 
-def test_a_reading_that_comes_to_nothing_fails_after_its_retries() -> None:
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write row groups of 5 kB, so that a task which has one of them has not yet asked for more."""
+    monkeypatch.setattr(parquet_writer, "GROUP_ROWS", 1000)
+
+
+def test_a_reading_that_comes_to_nothing_fails_after_its_retries(small_groups: None) -> None:
     with served() as (server, store), FaultProxy(server.port) as proxy:
         filled(server.url, "d", BATCHES)
         header = header_of(server.url)
-        recipe = quick(proxy.url, retries=2, connect_timeout=1.0)
+        recipe = quick(proxy.url, retries=2, connect_timeout=1.0, window=16 * 1024)
         batches = read_batches(recipe, header, SCHEMA)
         next(batches)
         proxy.lose("down")
@@ -102,7 +109,7 @@ def away(proxy: FaultProxy) -> Iterator[None]:
     assert not proxy.refusing
 
 
-def test_a_server_that_is_away_is_waited_for_by_a_reading() -> None:
+def test_a_server_that_is_away_is_waited_for_by_a_reading(small_groups: None) -> None:
     with served() as (server, _), FaultProxy(server.port) as proxy:
         filled(server.url, "d", BATCHES)
         header = header_of(server.url)
@@ -125,7 +132,7 @@ def test_a_server_that_is_away_is_waited_for_by_a_part() -> None:
         assert ids(found) == list(range(COUNT))
 
 
-def test_a_reading_that_is_closed_cancels_its_stream() -> None:
+def test_a_reading_that_is_closed_cancels_its_stream(small_groups: None) -> None:
     with served() as (server, store):
         filled(server.url, "d", BATCHES)
         recipe = quick(server.url, window=16 * 1024)
@@ -261,15 +268,15 @@ def test_a_read_that_others_hold_up_on_the_way_goes_on(monkeypatch: pytest.Monke
         header = header_of(server.url)
         held_up, read = busy(3), store.read
 
-        def batches_of(table: Any) -> Iterator[Any]:
+        def slowly(items: Iterator[Any]) -> Iterator[Any]:
             held_up()
-            yield next(table.batches)
+            yield next(items)
             held_up()
-            yield from table.batches
+            yield from items
 
         def read_slowly(*arguments: Any) -> Any:
             table = read(*arguments)
-            return table._replace(batches=batches_of(table))
+            return table._replace(stored=slowly(table.stored))
 
         monkeypatch.setattr(store, "read", read_slowly)
         with pytest.raises(SparkError) as caught:

@@ -140,7 +140,8 @@ def test_a_scan_without_matches_is_heard_of(tmp_path: Path) -> None:
     write(store, "d", rows(0, 10), rows(10, 10))
     (one,) = store.describe("d", 1).ranges
     filters = parse_filters([["word", "=", "w1 and more"]])  # between those that are there
-    told, batches = store.read(one.token, 0, ["id"], filters)
+    told, batches, stored = store.read(one.token, 0, ["id"], filters)
+    assert stored is None
     assert told.names == ["id"]
     assert [(batch.num_rows, batch.schema) for batch in batches] == [(0, told)] * 2
 

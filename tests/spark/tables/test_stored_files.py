@@ -145,7 +145,7 @@ def test_what_the_file_has_not_comes_from_the_log(tmp_path: Path) -> None:
 
 def test_what_another_program_wrote_by_arrow_comes_back(tmp_path: Path) -> None:
     words = [f"{number}-{'w' * 100}" for number in range(3000)] + ["same"] * 3000
-    table = pa.table({"a.b": words, "a": [{"b": word} for word in words], "n": range(6000)})
+    table = pa.table({"a.b": words, "a": [{"b": n} for n in range(6000)], "n": range(6000)})
     for options in (
         {"dictionary_pagesize_limit": 10_000},
         {"use_dictionary": False, "compression": "none"},
@@ -175,6 +175,7 @@ def test_what_takes_more_care_is_decoded_here(
         (large, {"use_dictionary": False}),
         (pa.table({"n": pa.nulls(20_000, pa.int64())}), {}),
         (numbers.schema.empty_table(), {}),
+        (pa.table({"s": [{"x": "w"}] * 1000}), {}),
     ):
         file, names = of_others(tmp_path, table, **options), table.schema.names
         found = passed(tmp_path, file, table.schema, names, range(table.num_rows))
@@ -207,10 +208,10 @@ def test_a_file_that_is_damaged_or_gone_is_told_as_when_it_is_decoded(tmp_path: 
 # What a server may send
 
 
-def refused(told: Any, data: bytes) -> str:
+def refused(told: Any, data: bytes, schema: Any = SCHEMA) -> str:
     """Read a row group of 200 rows; return why it is refused, empty if the rows are right."""
     try:
-        found = ids(read_group(told, pa.py_buffer(data), SCHEMA))
+        found = ids(read_group(told, pa.py_buffer(data), schema))
     except RiverError as error:
         return f"{error.code}: {error.message}"
     return "" if found == list(range(200)) else "wrong rows"
@@ -303,3 +304,7 @@ def test_few_bytes_do_not_become_many(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(RiverError, match="has 400000 bytes; up to 200000 are accepted"):
         list(read_group(told, pa.py_buffer(data), schema))
     assert pa.total_allocated_bytes() - before < 200_000
+    text = pa.schema([("s", pa.struct([("x", pa.string())]))])
+    told |= {"columns": ["s"], "chunks": [[*sizes, 1, [0, 3, 8], False]]}
+    assert "has a dictionary" in refused(told, data, text)
+    assert "has lists" in refused(told, data, pa.schema([("s", pa.list_(pa.int32()))]))

@@ -20,7 +20,7 @@ from ...rpc import RiverError
 from ...runtime.lazy_imports import pa
 from ..protocol import FAILURE, Code, parse_line, raise_refusal, read_line, refusal
 from ..store.schemas import schema_bytes, schema_of
-from ..tables.stored_files import MAX_BLOCK, StoredGroup, read_group
+from ..tables.stored_files import MAX_BLOCK, MAX_TOLD, StoredGroup, read_group
 from .arrow_stream import ArrowSource, Limits, Sink, receive, send
 
 __all__ = ["receive_stored", "send_stored"]
@@ -182,6 +182,9 @@ def _parted(data: Any) -> tuple[dict[str, Any], Any]:
         start += _HEAD.unpack_from(data)[0]
     if start > len(data):
         raise _bad(f"the head of a block ends behind its {len(data)} bytes")
+    if start > MAX_TOLD + _HEAD.size:
+        text = f"the head of a block has {start - _HEAD.size} bytes; up to {MAX_TOLD} are accepted"
+        raise refusal(Code.TOO_LARGE, text)
     try:
         told = parse_line(data.slice(_HEAD.size, start - _HEAD.size).to_pybytes() + b"\n")
     except RiverError as error:

@@ -28,7 +28,7 @@ replaceWhere        let an overwrite replace only rows that match a condition   
 partitionBy         partition columns of a new dataset, ``a,b`` or ``["a"]``      none
 txnVersion          a number that increases with each write of that id            none
 batchRows           maximum rows of a record batch                                no limit
-window              receive window of a stream in bytes, 16 KiB or more           1 MiB
+window              receive window of a stream in bytes, 16 KiB or more           4 MiB
 connectTimeout      seconds to wait for a connection, at each attempt             10
 callTimeout         seconds per call, and for a stream without data               60
 retries             repetitions after transient errors                            3
@@ -129,7 +129,7 @@ class Options:
     app: str | None = None
     app_version: int | None = None
     batch_rows: int | None = None
-    window: int = 1024 * KIB
+    window: int = 4096 * KIB  # about a row group as it is stored
     connect_timeout: float = 10.0
     call_timeout: float = 60.0
     retries: int = 3

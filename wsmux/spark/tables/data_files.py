@@ -29,6 +29,7 @@ __all__ = [
     "Written",
     "chunks_of",
     "groups_of",
+    "is_coded",
     "opened",
     "read_file",
     "rows_in",
@@ -270,12 +271,13 @@ def _coded_texts(metadata: Any, columns: Sequence[str]) -> list[int]:
             continue
         if column.physical_type == "BYTE_ARRAY":
             chunks = [group.column(place) for group in groups]
-            if any(map(_is_coded, chunks)) and all(_KEPT.issuperset(c.encodings) for c in chunks):
+            if any(map(is_coded, chunks)) and all(_KEPT.issuperset(c.encodings) for c in chunks):
                 found.append(place)
     return found
 
 
-def _is_coded(chunk: Any) -> bool:
+def is_coded(chunk: Any) -> bool:
+    """Return whether a column of a row group has text that takes little where it repeats."""
     return chunk.physical_type == "BYTE_ARRAY" and not _CODED.isdisjoint(chunk.encodings)
 
 
@@ -293,7 +295,7 @@ def _rows_at_once(
     if coded is not None:
         chunks = list(chunks_of(metadata, place, columns))
         size = sum(chunk.decoded for chunk in chunks)
-        if any(_is_coded(chunk.told) and chunk.place not in coded for chunk in chunks):
+        if any(is_coded(chunk.told) and chunk.place not in coded for chunk in chunks):
             most = CODED_ROWS
     # As many in each batch, since one with the few rows that are left over would take as long.
     batches = math.ceil(size / (READ_BYTES + READ_BYTES // 64)) or 1
@@ -321,6 +323,8 @@ def _pieces(batch: Any) -> Iterator[Any]:
 
 def _whole(batch: Any, schema: Any, partition: Mapping[str, str | None]) -> Any:
     """Return a batch under a schema, with what the file has not: partitions, and columns since."""
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
     open_schema = relaxed(schema)
     columns = []
     for field in open_schema:

@@ -21,16 +21,17 @@ from ...runtime.lazy_imports import pa, pq
 from ..protocol import Code, Request, refusal
 from ..store.schemas import reading, relaxed
 from .actions import DataFile
-from .data_files import RowGroups, chunks_of, opened, read_file
+from .data_files import Chunk as RowChunk
+from .data_files import RowGroups, chunks_of, is_coded, opened, read_file
 from .folder import Folder
 from .parquet_format import CODECS, ENCODINGS, MAGIC, Chunk, Shape, check_pages
 
-__all__ = ["MAX_BLOCK", "StoredGroup", "pass_file", "read_group"]
+__all__ = ["MAX_BLOCK", "MAX_TOLD", "StoredGroup", "pass_file", "read_group"]
 
 # Bytes of a file that is worth being passed on: for a small one, to open it costs both most.
 LEAST = 64 * 1024
 
-# The most bytes that a row group has, as it is stored or decoded, and with what is told of it.
+# The most bytes that a row group has, as it is stored or decoded, what is told of it, and both.
 MAX_GROUP = 32 * MIB
 MAX_TOLD = MIB
 MAX_BLOCK = MAX_GROUP + 2 * MAX_TOLD
@@ -64,14 +65,14 @@ def pass_file(
     if file.size >= LEAST:
         wanted = pa.schema([schema.field(name) for name in columns])
         with opened(folder, file, shown) as source:
+            values = {name: v for name, v in file.partition.items() if name in columns}
+            about = {"file": shown, "partition": values}
             with RowGroups(source, wanted, file.partition) as groups:
-                plan = _plan(groups, file.rows, span)
+                plan = _plan(groups, file.rows, span, about)
             if plan is not None:
-                values = {name: v for name, v in file.partition.items() if name in columns}
-                about = {"file": shown, "partition": values, "columns": groups.columns}
                 for told, runs in plan:
                     pieces = [_read_at(source, *run) for run in runs]
-                    yield StoredGroup({**about, **told}, [MAGIC, *pieces])
+                    yield StoredGroup(told, [MAGIC, *pieces])
                 return
     yield from read_file(folder, file, schema, columns, span, shown)
 
@@ -81,7 +82,7 @@ Run = tuple[int, int]
 
 
 def _plan(
-    groups: RowGroups, rows: int | None, span: range
+    groups: RowGroups, rows: int | None, span: range, about: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], list[Run]]] | None:
     """Return what to tell of each row group, and what to read; ``None`` to decode the file here."""
     footer, spans = groups.footer, list(groups.spans(rows, span))
@@ -94,8 +95,9 @@ def _plan(
     for place, start, end in spans:
         chunks = {chunk.kind.path: chunk for chunk in chunks_of(footer, place, groups.columns)}
         kinds = [_kind(chunks[path].kind) for path in columns.paths if path in chunks]
-        if kinds != columns.kinds:
-            return None  # such as nanoseconds of others
+        # Such as nanoseconds of others.
+        if kinds != columns.kinds or any(map(_repeats, chunks.values())):
+            return None
         found = [chunks[path].told for path in columns.paths]
         decoded = sum(chunk.decoded for chunk in chunks.values())
         held = footer.row_group(place).num_rows
@@ -104,11 +106,17 @@ def _plan(
         runs = _joined(map(_run, found))
         if max(decoded, sum(size for _, size in runs)) > MAX_GROUP:
             return None
-        told = {"rows": held, "start": start, "end": end, "chunks": _told(found, runs)}
+        told = {**about, "columns": groups.columns, "rows": held, "start": start, "end": end}
+        told["chunks"] = _told(found, runs)
         if len(json.dumps(told)) > MAX_TOLD:
             return None
         plan.append((told, runs))
     return plan
+
+
+def _repeats(chunk: RowChunk) -> bool:
+    """Return whether it has text within another column that may take far more bytes decoded."""
+    return is_coded(chunk.told) and bool(chunk.kind.path != chunk.kind.name)
 
 
 def _is_plain(told: Any) -> bool:
@@ -217,7 +225,10 @@ def read_group(told: Mapping[str, Any], data: Any, wanted: Any) -> Iterator[Any]
         if not columns.flat:
             raise ValueError("a column of a row group has lists")
         footer = pq.read_metadata(pa.BufferReader(columns.shape.footer(rows, chunks)))
-        decoded = sum(chunk.decoded for chunk in chunks_of(footer, 0, known.names))
+        parts = list(chunks_of(footer, 0, known.names))
+        if any(map(_repeats, parts)):
+            raise ValueError("text within a column of a row group has a dictionary")
+        decoded = sum(part.decoded for part in parts)
         if decoded > MAX_GROUP:
             raise ValueError(f"a row group has {decoded} bytes; up to {MAX_GROUP} are accepted")
         group = RowGroups(pa.BufferReader(data), wanted, partition, footer)
