@@ -253,9 +253,6 @@ class Severed:
             raise ConnectionResetError("cut")
         return count
 
-    def readinto(self, target: Any) -> int:
-        raise TimeoutError
-
 
 def large(folder: Path) -> tuple[DeltaDatasets, str]:
     """Return datasets of which one has 30 row groups of 1,000 rows, and a token of all of it."""

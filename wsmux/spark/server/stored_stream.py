@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ...rpc import RiverError
 from ...runtime.lazy_imports import pa
 from ..protocol import FAILURE, Code, parse_line, raise_refusal, read_line, refusal
 from ..store.schemas import schema_bytes, schema_of
 from ..tables.stored_files import MAX_BLOCK, MAX_TOLD, StoredGroup, read_group
-from .arrow_stream import ArrowSource, Limits, Sink, receive, send
+from .arrow_stream import ArrowSource, Limits, Sink, Source, receive, send
 
 __all__ = ["receive_stored", "send_stored"]
 
@@ -78,101 +78,51 @@ class _Batches:
             self.after = next(self._rest, None)
 
 
-class Incoming(Protocol):
-    """Describe what such rows are read from: a stream.
-
-    Attributes:
-        timeout: seconds that a read may take, with 0 only what is there already.
-    """
-
-    timeout: float | None
-
-    def fill(self, target: Any, /) -> int:
-        """Read until the buffer is full, or the end; return the number of bytes."""
-
-    def readinto(self, target: Any, /) -> int:
-        """Read what there is into the buffer, at least a byte before the end."""
-
-
-def receive_stored(stream: Incoming, limits: Limits) -> Iterator[Any]:
+def receive_stored(source: Source, limits: Limits) -> Iterator[Any]:
     """Yield the record batches of such a stream, validated.
 
     Raises:
         RiverError: BAD_ARROW, TOO_LARGE or CORRUPT, or what the server refused it with. Errors of
             the stream are raised unchanged.
     """
-    blocks = _Blocks(stream)
-    schema = _schema(blocks.take())
-    while data := blocks.take():
+    schema = _schema(_take(source))
+    while data := _take(source):
         told, data = _parted(data)
         if "arrow" in told:
-            told_schema, batches = receive(ArrowSource(stream, limits, more=True), limits)
+            told_schema, batches = receive(ArrowSource(source, limits, more=True), limits)
             if not told_schema.equals(schema, check_metadata=True):
                 raise _bad("a part has another schema than the others")
             yield from batches
             continue
         try:
-            for batch in read_group(told, data, schema):
-                yield batch
-                blocks.gather()
+            yield from read_group(told, data, schema)
         except RiverError as error:
             if error.code != Code.BAD_REQUEST:
                 raise
             raise _bad(f"a row group is malformed: {error.message}") from error
-    if stream.fill(bytearray(1)):
+    if source.fill(bytearray(1)):
         raise _bad("bytes follow the end of the rows")
 
 
-class _Blocks:
-    """Read blocks, the next of which may come while the last one is worked on."""
+def _take(source: Source) -> Any:
+    """Return the next block."""
+    prefix = bytearray(_LENGTH.size)
+    _fill(source, prefix)
+    if prefix == FAILURE:
+        raise_refusal(read_line(source.fill))
+    (size,) = _LENGTH.unpack(prefix)
+    if not 0 <= size <= MAX_BLOCK:
+        raise refusal(Code.TOO_LARGE, f"a block of {size} bytes; up to {MAX_BLOCK} are accepted")
+    data = pa.allocate_buffer(size)
+    with memoryview(data) as view:
+        _fill(source, view)
+    return data
 
-    def __init__(self, stream: Incoming) -> None:
-        self._stream = stream
-        self._prefix = bytearray(_LENGTH.size)
-        self._data: Any = None  # of the next block, once its length is known
-        self._left = memoryview(self._prefix)  # not yet filled, of that or of the length
 
-    def take(self) -> Any:
-        """Return the next block."""
-        if self._data is None:
-            self._fill()
-            self._begin()
-        self._fill()
-        data, self._data, self._left = self._data, None, memoryview(self._prefix)
-        return data
-
-    def gather(self) -> None:
-        """Take what is there of the next block, without waiting."""
-        timeout, self._stream.timeout = self._stream.timeout, 0.0
-        try:
-            while self._left:
-                count = self._stream.readinto(self._left)
-                if not count:
-                    return
-                self._left = self._left[count:]
-                if not self._left and self._data is None and self._prefix != FAILURE:
-                    self._begin()
-        except TimeoutError:
-            return
-        finally:
-            self._stream.timeout = timeout
-
-    def _fill(self) -> None:
-        wanted = len(self._left)
-        count = self._stream.fill(self._left) if wanted else 0
-        if count < wanted:
-            raise _bad(f"the rows ended within a block, {wanted - count} bytes early")
-
-    def _begin(self) -> None:
-        """Begin a block whose length is there."""
-        if self._prefix == FAILURE:
-            raise_refusal(read_line(self._stream.fill))
-        (size,) = _LENGTH.unpack(self._prefix)
-        if not 0 <= size <= MAX_BLOCK:
-            text = f"a block of {size} bytes; up to {MAX_BLOCK} are accepted"
-            raise refusal(Code.TOO_LARGE, text)
-        self._data = pa.allocate_buffer(size)
-        self._left = memoryview(self._data)
+def _fill(source: Source, target: Any) -> None:
+    count = source.fill(target)
+    if count < len(target):
+        raise _bad(f"the rows ended within a block, {len(target) - count} bytes early")
 
 
 def _parted(data: Any) -> tuple[dict[str, Any], Any]:

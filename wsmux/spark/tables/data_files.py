@@ -173,6 +173,7 @@ class RowGroups:
         footer: of a file that anyone may have written; without, its row groups are small when they
             are decoded, whatever is encoded.
         far: whether each look takes a request: the columns of a row group are read at once then.
+        at_once: bytes that are decoded at once; batches have ``READ_BYTES`` all the same.
 
     Attributes:
         footer: as pyarrow has it. known: the schema of the wanted columns that the file has.
@@ -190,8 +191,10 @@ class RowGroups:
         footer: Any = None,
         *,
         far: bool = False,
+        at_once: int = READ_BYTES,
     ) -> None:
         self._wanted = wanted
+        self._at_once = at_once
         self._partition = partition
         self._coded = None if footer is None else _coded_texts(footer, wanted.names)
         self._file = pq.ParquetFile(
@@ -223,13 +226,14 @@ class RowGroups:
 
     def read(self, place: int, start: int, end: int) -> Iterator[Any]:
         """Yield rows of a row group, in batches of about ``READ_BYTES``."""
-        rows = _rows_at_once(self.footer, place, self.columns, self._coded)
+        rows = _rows_at_once(self.footer, place, self.columns, self._coded, self._at_once)
         at = 0
         for batch in self._file.iter_batches(rows, row_groups=[place], columns=self.columns):
             first, last = max(start - at, 0), min(end - at, batch.num_rows)
             at += batch.num_rows
             if first < last:
-                for piece in _pieces(batch.slice(first, last - first)):
+                batch = batch.slice(first, last - first)
+                for piece in _pieces(batch, self._at_once > READ_BYTES):
                     yield _whole(piece, self._wanted, self._partition)
             if at >= end:
                 break
@@ -282,9 +286,9 @@ def is_coded(chunk: Any) -> bool:
 
 
 def _rows_at_once(
-    metadata: Any, place: int, columns: Sequence[str], coded: Container[int] | None
+    metadata: Any, place: int, columns: Sequence[str], coded: Container[int] | None, at_once: int
 ) -> int:
-    """Return how many rows of a row group to read at once, for ``READ_BYTES`` in memory.
+    """Return how many rows of a row group to read at once, for so many bytes in memory.
 
     Args:
         columns: those that are read. coded: the places of columns whose dictionaries are kept;
@@ -298,7 +302,7 @@ def _rows_at_once(
         if any(is_coded(chunk.told) and chunk.place not in coded for chunk in chunks):
             most = CODED_ROWS
     # As many in each batch, since one with the few rows that are left over would take as long.
-    batches = math.ceil(size / (READ_BYTES + READ_BYTES // 64)) or 1
+    batches = math.ceil(size / (at_once + at_once // 64)) or 1
     return min(most, math.ceil(int(group.num_rows) / batches))
 
 
@@ -310,15 +314,24 @@ def _paths(path: str) -> Iterator[str]:
         yield path
 
 
-def _pieces(batch: Any) -> Iterator[Any]:
-    """Yield a batch in slices of ``READ_BYTES`` with dictionaries decoded, or of one row."""
+def _pieces(batch: Any, large: bool) -> Iterator[Any]:
+    """Yield a batch in slices of ``READ_BYTES`` with dictionaries decoded, or of one row.
+
+    Args:
+        large: whether it may have more bytes without any dictionary.
+    """
     coded = any(pa.types.is_dictionary(column.type) for column in batch.columns)
-    if not coded or batch.num_rows < 2 or sum(map(decoded_size, batch.columns)) <= READ_BYTES:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))
+    if coded or large:
+        size = sum(map(decoded_size, batch.columns))
+        most = READ_BYTES + READ_BYTES // 64
+        count = min(batch.num_rows, math.ceil(size / most))
+        if count > 1:
+            rows = math.ceil(batch.num_rows / count)
+            for start in range(0, batch.num_rows, rows):
+                # What is even over all rows is small enough now; dictionaries are not even.
+                yield from _pieces(batch.slice(start, rows), large=False)
+            return
+    yield batch
 
 
 def _whole(batch: Any, schema: Any, partition: Mapping[str, str | None]) -> Any:

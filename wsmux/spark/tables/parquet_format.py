@@ -199,6 +199,8 @@ def _structure(
 ) -> tuple[Fields, int]:
     """Return the fields of a structure, and where it ends; ``None`` for what is no number.
 
+    Numbers and text are read in place, since a header is mostly that, and there are many.
+
     Args:
         raw: gets the bytes of each field.
 
@@ -215,28 +217,39 @@ def _structure(
         if head < 16:
             number, at = _read_number(data, at)
         kind, start = head & 15, at
-        byte = data[at]
-        if kind in _NUMBERS and byte < 128:  # most are, and this takes a third of the time
-            fields[number], at = byte >> 1 ^ -(byte & 1), at + 1
+        value: Any = None
+        if kind in _NUMBERS or kind == _BINARY:
+            value = data[at]
+            at += 1
+            if value > 127:
+                value, at = _whole(data, at - 1)
+            if kind == _BINARY:
+                value, at = None, at + value
+            else:
+                value = value >> 1 ^ -(value & 1)
+        elif kind == _STRUCT:
+            value, at = _structure(data, at, depth + 1)
         else:
-            fields[number], at = _value(data, at, kind, depth)
+            at = _behind(data, at, kind, depth)
+        fields[number] = value
         if raw is not None:
             raw[number] = data[start:at]
     return fields, at + 1
 
 
-def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
+def _behind(data: bytes, at: int, kind: int, depth: int) -> int:
+    """Return where a value ends."""
     if kind in _NUMBERS:
-        return _read_number(data, at)
-    if kind == _STRUCT:
-        return _structure(data, at, depth + 1)
+        return _whole(data, at)[1]
     if kind == _BINARY:
         size, at = _whole(data, at)
-        return None, at + size
+        return at + size
+    if kind == _STRUCT:
+        return _structure(data, at, depth + 1)[1]
     if kind == _LIST:
-        return None, _behind_list(data, at, depth + 1)
+        return _behind_list(data, at, depth + 1)
     if kind in _SIZES:
-        return None, at + _SIZES[kind]
+        return at + _SIZES[kind]
     raise ValueError(f"there is a field of type {kind}")
 
 
@@ -248,7 +261,7 @@ def _behind_list(data: bytes, at: int, depth: int) -> int:
     if depth > MAX_DEPTH or kind in _SIZES or count > len(data) - at:
         raise ValueError(f"there is a list of {count} of type {kind}")
     for _ in range(count):
-        _, at = _value(data, at, kind, depth)
+        at = _behind(data, at, kind, depth)
     return at
 
 

@@ -36,6 +36,9 @@ MAX_GROUP = 32 * MIB
 MAX_TOLD = MIB
 MAX_BLOCK = MAX_GROUP + 2 * MAX_TOLD
 
+# Bytes of a row group that are decoded at once: all of it, as they are written here.
+AT_ONCE = 8 * MIB
+
 # What writes files whose footers and pages are as expected here.
 _WRITER = "parquet-cpp-arrow"
 
@@ -231,7 +234,8 @@ def read_group(told: Mapping[str, Any], data: Any, wanted: Any) -> Iterator[Any]
         decoded = sum(part.decoded for part in parts)
         if decoded > MAX_GROUP:
             raise ValueError(f"a row group has {decoded} bytes; up to {MAX_GROUP} are accepted")
-        group = RowGroups(pa.BufferReader(data), wanted, partition, footer)
+        file = pa.BufferReader(data)
+        group = RowGroups(file, wanted, partition, footer, at_once=AT_ONCE)
     with group:
         batches = group.read(0, start, end)
         while (batch := _next(batches, shown)) is not None:
