@@ -13,7 +13,7 @@ import pytest
 import wsmux
 
 from ..helpers.commands import PATIENCE, command
-from ..helpers.drained_server import GRACE, drained
+from ..helpers.drained_server import GRACE, LONG_GRACE, drained
 from ..helpers.load.measuring import CHECKOUT, far_end
 from ..helpers.raw_peer import WAIT, in_thread, wait_for
 from ..helpers.stream_outcomes import losing
@@ -102,7 +102,8 @@ SERVERS = pytest.mark.parametrize(
 
 @SERVERS
 def test_sigterm_lets_streams_end_and_closes_with_1001(kind: str) -> None:
-    with drained(kind) as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
+    server = drained(kind, grace=LONG_GRACE)
+    with server as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
         stream, _ = told(connection)
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: refuses(connection))  # it is going away
@@ -115,7 +116,7 @@ def test_sigterm_lets_streams_end_and_closes_with_1001(kind: str) -> None:
         assert connection.error is not None
         assert connection.error.code == 1001  # type: ignore[attr-defined]
         process.wait(PATIENCE)
-        assert time.monotonic() - start < GRACE - 1
+        assert time.monotonic() - start < LONG_GRACE - 1
 
 
 def refuses(connection: wsmux.Connection) -> bool:
@@ -126,9 +127,10 @@ def refuses(connection: wsmux.Connection) -> bool:
     return False
 
 
-def check_closed_in_time(kind: str, number: signal.Signals) -> None:
+def check_closed_in_time(kind: str, number: signal.Signals, grace: float = GRACE) -> None:
     """Check that a signal closes a connection whose stream is open, and ends the server."""
-    with drained(kind) as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
+    server = drained(kind, grace=grace)
+    with server as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
         stream, _ = told(connection)
         process.send_signal(number)
         start = time.monotonic()
@@ -136,7 +138,7 @@ def check_closed_in_time(kind: str, number: signal.Signals) -> None:
             stream.read(1)
         assert closed.value.code == 1001
         process.wait(PATIENCE)
-        assert time.monotonic() - start < GRACE - 1
+        assert time.monotonic() - start < grace - 1
 
 
 @pytest.mark.long
@@ -146,7 +148,7 @@ def test_sigterm_closes_what_does_not_end_in_time(kind: str) -> None:
 
 
 def test_sigint_does_not_wait_for_streams() -> None:
-    check_closed_in_time("gthread", signal.SIGINT)
+    check_closed_in_time("gthread", signal.SIGINT, LONG_GRACE)
 
 
 @pytest.mark.long

@@ -294,7 +294,7 @@ def _rows_at_once(
         columns: those that are read. coded: the places of columns whose dictionaries are kept;
             ``None`` for a file whose row groups are small whatever is encoded.
     """
-    group, most = metadata.row_group(place), READ_ROWS
+    group, most = metadata.row_group(place), READ_ROWS * at_once // READ_BYTES
     size = group.total_byte_size
     if coded is not None:
         chunks = list(chunks_of(metadata, place, columns))
@@ -303,7 +303,7 @@ def _rows_at_once(
             most = CODED_ROWS
     # As many in each batch, since one with the few rows that are left over would take as long.
     batches = math.ceil(size / (at_once + at_once // 64)) or 1
-    return min(most, math.ceil(int(group.num_rows) / batches))
+    return max(1, min(most, math.ceil(int(group.num_rows) / batches)))
 
 
 def _paths(path: str) -> Iterator[str]:
