@@ -159,6 +159,10 @@ def test_blocks_are_bounded_and_have_heads(items: list[Any]) -> None:
     send_stored(sink, other.schema, [other], Limits())
     changed = schema + sink.getvalue()[len(schema) :]
     assert refused(changed) == "BAD_ARROW: a part has another schema than the others"
+    twice = bytes(pa.schema([("id", pa.int64())] * 2).serialize())
+    twice = struct.pack("<q", len(twice)) + twice
+    assert refused(twice) == "BAD_ARROW: columns of the schema have the same name"
+    assert refused(struct.pack("<q", Limits().head_bytes + 1)).startswith("TOO_LARGE")
     assert refused(struct.pack("<q", 4) + b"xxxx").startswith("BAD_ARROW")
 
 

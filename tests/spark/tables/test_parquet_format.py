@@ -110,11 +110,16 @@ def test_pages_may_not_have_more_than_the_footer_tells() -> None:
     assert "1500 values; the footer tells of 1501" in refused(plain._replace(values=1501))
     assert "values and" in refused(plain._replace(values=1499))
     assert "bytes or more" in refused(plain._replace(size=1500))
-    assert "has encoding 0" in refused(plain._replace(encodings=[3]))
+    assert "in encoding 0" in refused(plain._replace(encodings=[3]))
+    empty = b"\x15\x00\x15\x00\x15\x00\x2c\x15\x00\x15\x00\0\0"
+    assert "a page has 0 values" in refused(plain._replace(data=empty + plain.data))
+    many = b"\x15\x04\x15\x04\x15\x04\x4c\x15\x06\x15\x00\0\0ab"
+    text = "a dictionary has 3 values in 2 bytes"
+    assert text in refused(coded._replace(data=many))
     assert "dictionary" in refused(coded._replace(encodings=[0, 3]))
     assert "dictionary" in refused(coded._replace(data=coded.data * 2, size=10**6, values=3000))
     odd = column("text", use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})
-    assert "has encoding 7" in refused(odd)
+    assert "in encoding 7" in refused(odd)
     assert refused(plain._replace(data=b"")) == "its pages have 0 values; the footer tells of 1500"
 
 
@@ -164,6 +169,10 @@ def test_any_bytes_are_refused_or_are_pages(data: bytes) -> None:
         (b"\x15\x00\x15\x02\x15\x02\x2c\x15\x02\0\0", "not all its numbers"),
         (b"\x15\x00\x15\x01\x15\x02\x2c\x15\x02\x15\x00\0\0", "not all its numbers"),
         (b"\x18\xff\xff\x03", "more than 32768 bytes"),
+        (b"\x1c\0\0ab", "of kind {}"),
+        (b"\x15\x00\x05\x02\x02\0", "a field of number 1, or there are two"),
+        (b"\x15\x00\x05\x84\x80\x08\x02\0", "a field of number 65538"),
+        (b"\x15\x00\x16\x02\x15\x02\x2c\x15\x02\x15\x00\0\0ab", "not all its numbers"),
     ],
 )
 def test_malformed_headers_are_told_apart(data: bytes, text: str) -> None:
@@ -173,7 +182,7 @@ def test_malformed_headers_are_told_apart(data: bytes, text: str) -> None:
 
 def test_a_field_may_have_any_number_and_kind() -> None:
     """As later versions of the format may have them."""
-    header = b"\x15\x00\x15\x06\x15\x04\x11\x17" + b"\0" * 8 + b"\x03\x64\x07\x18\x02ab"
+    header = b"\x15\x00\x15\x06\x15\x04\x11\x27" + b"\0" * 8 + b"\x03\x64\x07\x18\x02ab"
     more = b"\x19\x15\x02\x0c\x0a" + b"\x15\x06\x15\x00\0" + b"\0"
     ((kind, size, values, encoding),) = pages(header + more + b"xy")
     assert (kind, size, values, encoding) == (DATA, 3, 3, 0)

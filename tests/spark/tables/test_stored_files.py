@@ -249,7 +249,7 @@ def test_what_is_told_has_to_be_right(tmp_path: Path) -> None:
             case 0:
                 bad["rows"] = value
             case 1:
-                bad["start"], bad["end"] = value, 200
+                bad["start"], bad["end"] = 0, value
             case 2:
                 chunk[4] = [drawn.choice([0, 2, 3, 4, 8]) for _ in range(drawn.randrange(4))]
             case 3:
@@ -266,12 +266,16 @@ def test_what_is_told_has_to_be_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        *(("end", value) for value in (0, 201)),
         *((name, None) for name in ("file", "rows", "start", "end", "partition")),
         *(("columns", value) for value in (None, [], ["id", "id"], ["x"], [1])),
         *(("chunks", value) for value in (None, [], [[]], [None], {"a": 1})),
         *(("chunks", [[4, 4, 4, *value]] * 2) for value in ([1, [0], 1], [9, [0], True])),
         *(("chunks", [[4, 4, 4, 1, value, True]] * 2) for value in ([7], [True], "0", None)),
-        *(("chunks", [[*value, 1, [0], True]] * 2) for value in ([0, 4, 4], [4, True, 4])),
+        *(
+            ("chunks", [[*value, 1, [0], True]] * 2)
+            for value in ([0, 4, 4], [4, True, 4], [4, 4, 2**63 + 100])
+        ),
         ("partition", {"a": 1}),
     ],
     ids=str,
@@ -307,4 +311,63 @@ def test_few_bytes_do_not_become_many(tmp_path: Path, monkeypatch: pytest.Monkey
     text = pa.schema([("s", pa.struct([("x", pa.string())]))])
     told |= {"columns": ["s"], "chunks": [[*sizes, 1, [0, 3, 8], False]]}
     assert "has a dictionary" in refused(told, data, text)
-    assert "has lists" in refused(told, data, pa.schema([("s", pa.list_(pa.int32()))]))
+    assert "lists" in refused(told, data, pa.schema([("s", pa.list_(pa.int32()))]))
+
+
+def test_paths_that_are_the_same_are_told_apart(tmp_path: Path) -> None:
+    """A path has dots between names, which may have dots themselves."""
+    numbers = range(100)
+    for table in (
+        {"a.b": [{"c": n} for n in numbers], "a": [{"b.c": -n} for n in numbers]},
+        {"a.b": list(numbers), "a": [{"b": -n} for n in numbers]},
+        {"a": [{"b": -n} for n in numbers], "a.b": list(numbers)},
+    ):
+        batch = pa.RecordBatch.from_pydict(table)
+        file = written(tmp_path, batch)
+        for columns in (["a"], ["a.b"], ["a", "a.b"], ["a.b", "a"]):
+            both(tmp_path, file, batch.schema, columns, range(100))
+
+
+def test_nulls_stay_where_they_were(tmp_path: Path) -> None:
+    inner = pa.struct([pa.field("a", pa.int64(), False)])
+    there = pa.schema([pa.field("s", inner, True)])
+    values = pa.array([{"a": 1}, None], inner)
+    file = of_others(tmp_path, pa.Table.from_arrays([values], schema=there))
+    other = pa.schema([pa.field("s", pa.struct([pa.field("a", pa.int64(), True)]), False)])
+    for schema in (there, other):
+        both(tmp_path, file, schema, ["s"], range(2))
+
+
+def test_what_is_not_in_the_file_is_bounded_too(tmp_path: Path) -> None:
+    batch = pa.record_batch([pa.nulls(20_000, pa.bool_())], names=["b"])
+    (group,) = passed(tmp_path, written(tmp_path, batch), batch.schema, ["b"], range(20_000))
+    data = joined(group)
+    for kind, partition in (
+        (pa.string(), {"x": "y" * 10_000}),
+        (pa.binary(10_000), {}),
+        (pa.list_(pa.int64(), 1000), {}),
+        (pa.struct([("y", pa.list_(pa.int64(), 1000))]), {}),
+    ):
+        schema = pa.schema([*batch.schema, ("x", kind)])
+        found = read_group(group.told | {"partition": partition}, data, schema)
+        first = next(found)
+        assert first.num_rows < 2000
+        assert first.nbytes < 2 * stored_files.AT_ONCE
+        found.close()
+    schema = pa.schema([*batch.schema, ("x", pa.list_(pa.int64(), 1 << 30))])
+    assert "up to" in refused(group.told, data.to_pybytes(), schema)
+
+
+def test_what_pyarrow_cannot_stand_is_refused(tmp_path: Path) -> None:
+    told, good = one_group(tmp_path)
+    schema = pa.schema([*SCHEMA, ("x", pa.decimal128(38, 10))])
+    bad = told | {"partition": {"x": "1e-999999999"}}
+    assert "is no decimal128" in refused(bad, good, schema)
+    schema = pa.schema([("id", pa.int64()), ("word", pa.json_())])
+    assert "an extension type" in refused(told, good, schema)
+    many = pa.schema([*SCHEMA, *((f"c{n}", pa.int8()) for n in range(stored_files.MAX_LEAVES))])
+    assert "too many columns" in refused(told | {"columns": many.names}, good, many)
+    chunks = told["chunks"] * 2
+    assert "4 columns are told of, for 2" in refused(told | {"chunks": chunks}, good)
+    chunks = [told["chunks"][0], [*told["chunks"][0][:1], len(good), *told["chunks"][1][2:]]]
+    assert "2 columns are told of, for 2 and" in refused(told | {"chunks": chunks}, good)

@@ -85,7 +85,7 @@ def receive_stored(source: Source, limits: Limits) -> Iterator[Any]:
         RiverError: BAD_ARROW, TOO_LARGE or CORRUPT, or what the server refused it with. Errors of
             the stream are raised unchanged.
     """
-    schema = _schema(_take(source))
+    schema = _schema(_take(source, limits.head_bytes))
     while data := _take(source):
         told, data = _parted(data)
         if "arrow" in told:
@@ -104,15 +104,15 @@ def receive_stored(source: Source, limits: Limits) -> Iterator[Any]:
         raise _bad("bytes follow the end of the rows")
 
 
-def _take(source: Source) -> Any:
-    """Return the next block."""
+def _take(source: Source, most: int = MAX_BLOCK) -> Any:
+    """Return the next block, of so many bytes at most."""
     prefix = bytearray(_LENGTH.size)
     _fill(source, prefix)
     if prefix == FAILURE:
         raise_refusal(read_line(source.fill))
     (size,) = _LENGTH.unpack(prefix)
-    if not 0 <= size <= MAX_BLOCK:
-        raise refusal(Code.TOO_LARGE, f"a block of {size} bytes; up to {MAX_BLOCK} are accepted")
+    if not 0 <= size <= most:
+        raise refusal(Code.TOO_LARGE, f"a block of {size} bytes; up to {most} are accepted")
     data = pa.allocate_buffer(size)
     with memoryview(data) as view:
         _fill(source, view)
@@ -144,9 +144,12 @@ def _parted(data: Any) -> tuple[dict[str, Any], Any]:
 
 def _schema(data: Any) -> Any:
     try:
-        return schema_of(data)
+        schema = schema_of(data)
     except RiverError as error:
         raise _bad(error.message) from error
+    if len(set(schema.names)) < len(schema):
+        raise _bad("columns of the schema have the same name")
+    return schema
 
 
 def _bad(text: str) -> RiverError:

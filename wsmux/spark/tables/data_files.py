@@ -32,6 +32,8 @@ __all__ = [
     "is_coded",
     "opened",
     "read_file",
+    "read_open",
+    "row_bytes",
     "rows_in",
 ]
 
@@ -135,7 +137,8 @@ def read_file(
         RiverError: CORRUPT. FileNotFoundError: it is gone.
     """
     with opened(folder, file, shown) as source:
-        yield from _read(source, file, schema, columns, span, folder.far)
+        wanted = pa.schema([schema.field(name) for name in columns])
+        yield from read_open(source, file, wanted, span, pq.read_metadata(source), folder.far)
 
 
 @contextmanager
@@ -152,14 +155,12 @@ def opened(folder: Folder, file: DataFile, shown: str) -> Iterator[Any]:
         raise FileNotFoundError(shown) from error
 
 
-def _read(
-    source: Any, file: DataFile, schema: Any, columns: Sequence[str], span: range, far: bool
+def read_open(
+    source: Any, file: DataFile, wanted: Any, span: range, footer: Any, far: bool
 ) -> Iterator[Any]:
-    wanted = pa.schema([schema.field(name) for name in columns])
-    # Text of others is decoded in pieces: a dictionary of 40 KiB may stand for gigabytes.
+    """Yield some rows of an open file under a schema."""
     own = _OWN.fullmatch(PurePosixPath(file.path).name) is not None
-    footer = None if own else pq.read_metadata(source)
-    with RowGroups(source, wanted, file.partition, footer, far=far) as groups:
+    with RowGroups(source, wanted, file.partition, footer, own=own, far=far) as groups:
         for place, start, end in groups.spans(file.rows, span):
             yield from groups.read(place, start, end)
 
@@ -169,14 +170,15 @@ class RowGroups:
 
     Args:
         source: a file of pyarrow. wanted: the schema of what is read.
-        partition: the values of the columns that are in no file.
-        footer: of a file that anyone may have written; without, its row groups are small when they
-            are decoded, whatever is encoded.
+        partition: the values of the columns that are in no file. footer: as pyarrow has it.
+        own: whether row groups are small when they are decoded, whatever is encoded. Text of others
+            is decoded in pieces: a dictionary of 40 KiB may stand for gigabytes.
         far: whether each look takes a request: the columns of a row group are read at once then.
         at_once: bytes that are decoded at once; batches have ``READ_BYTES`` all the same.
 
     Attributes:
-        footer: as pyarrow has it. known: the schema of the wanted columns that the file has.
+        there: the schema that the file has in Arrow.
+        known: the schema of the wanted columns that it has.
         columns: their names, or one that is not wanted if there is none.
 
     Raises:
@@ -188,15 +190,16 @@ class RowGroups:
         source: Any,
         wanted: Any,
         partition: Mapping[str, str | None],
-        footer: Any = None,
+        footer: Any,
         *,
+        own: bool = False,
         far: bool = False,
         at_once: int = READ_BYTES,
     ) -> None:
         self._wanted = wanted
         self._at_once = at_once
         self._partition = partition
-        self._coded = None if footer is None else _coded_texts(footer, wanted.names)
+        self._coded = None if own else _coded_texts(footer, wanted.names)
         self._file = pq.ParquetFile(
             source,
             metadata=footer,
@@ -204,11 +207,14 @@ class RowGroups:
             page_checksum_verification=True,
             read_dictionary=self._coded or [],
         )
-        self.footer = self._file.metadata
+        self._footer = footer
+        self.there = self._file.schema_arrow
         # A column that the file has not may be all that is wanted: the rows are to be counted.
-        names = self._file.schema_arrow.names
-        self.known = pa.schema([field for field in wanted if field.name in set(names)])
-        self.columns = self.known.names or names[:1]
+        names = set(self.there.names)
+        self.known = pa.schema([field for field in wanted if field.name in names])
+        self.columns = self.known.names or self.there.names[:1]
+        missing = [field for field in wanted if field.name not in names]
+        self._more = sum(row_bytes(each.type, partition.get(each.name)) for each in missing)
 
     def __enter__(self) -> Self:
         return self
@@ -218,7 +224,7 @@ class RowGroups:
 
     def spans(self, rows: int | None, span: range) -> Iterator[tuple[int, int, int]]:
         """Yield the row groups that some rows of the file are in, and which of each."""
-        footer = self.footer
+        footer = self._footer
         held = [footer.row_group(place).num_rows for place in range(footer.num_row_groups)]
         if sum(held) != rows:
             raise pa.ArrowInvalid(f"it has {sum(held)} rows, not {rows}")
@@ -226,7 +232,8 @@ class RowGroups:
 
     def read(self, place: int, start: int, end: int) -> Iterator[Any]:
         """Yield rows of a row group, in batches of about ``READ_BYTES``."""
-        rows = _rows_at_once(self.footer, place, self.columns, self._coded, self._at_once)
+        rows = _rows_at_once(self._footer, place, self.columns, self._coded, self._at_once)
+        rows = min(rows, max(1, self._at_once // max(1, self._more)))
         at = 0
         for batch in self._file.iter_batches(rows, row_groups=[place], columns=self.columns):
             first, last = max(start - at, 0), min(end - at, batch.num_rows)
@@ -237,6 +244,19 @@ class RowGroups:
                     yield _whole(piece, self._wanted, self._partition)
             if at >= end:
                 break
+
+
+def row_bytes(kind: Any, text: str | None = None) -> int:
+    """Return about how many bytes a value takes in each row: of a partition, or a null."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * row_bytes(kind.value_type)
+    if pa.types.is_fixed_size_binary(kind):
+        return int(kind.byte_width)
+    if isinstance(kind, pa.BaseExtensionType):
+        return row_bytes(kind.storage_type)
+    if pa.types.is_struct(kind):
+        return sum(row_bytes(field.type) for field in kind)
+    return len(text or "") * 4 + 16
 
 
 class Chunk(NamedTuple):

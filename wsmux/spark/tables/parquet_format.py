@@ -37,14 +37,18 @@ _PHYSICAL = (
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
 _DETAILS = {DATA: (5, 2), DICTIONARY: (7, 2), DATA_V2: (8, 4)}
 
-# The most bytes of the header of a page, whose statistics are the longest part, and how deep
-# structures and lists may lie in each other: those of columns in a footer are the deepest.
-MAX_HEADER = 32 * 1024
+# Bytes of the header of most pages, and the most of any, whose statistics are the longest part.
+USUAL_HEADER, MAX_HEADER = 256, 32 * 1024
+
+# How deep structures and lists may lie in each other: those of columns in a footer are the deepest.
 MAX_DEPTH = 8
 
-# Of Thrift: whole numbers, text, lists, structures, and others by their bytes.
+# Of Thrift: the types of whole numbers, text, lists and structures, and others by their bytes.
 _NUMBERS, _I32, _I64, _BINARY, _LIST, _STRUCT = (4, 5, 6), 5, 6, 8, 9, 12
 _SIZES = {1: 0, 2: 0, 3: 1, 7: 8}
+
+# The numbers that fields may have.
+_FIELDS = range(1, 2**15)
 
 # What a file begins and ends with.
 MAGIC = b"PAR1"
@@ -82,8 +86,11 @@ def check_pages(data: Any, values: int, size: int, encodings: Sequence[int]) -> 
         coded = page.kind == DICTIONARY
         if coded and (place or _CODED.isdisjoint(encodings)):
             raise ValueError("there is a dictionary that the footer does not tell of")
-        if not coded and page.encoding not in encodings:
-            raise ValueError(f"a page has encoding {page.encoding}; the footer tells of others")
+        if not coded and (page.encoding not in encodings or not page.values):
+            text = f"a page has {page.values} values in encoding {page.encoding}"
+            raise ValueError(f"{text}; the footer tells of others")
+        if coded and page.values > page.size:
+            raise ValueError(f"a dictionary has {page.values} values in {page.size} bytes")
         held += page.size
         taken += 0 if coded else page.values
         if held > size or taken > values:
@@ -102,13 +109,9 @@ def pages(data: Any) -> Iterator[Page]:
     view = memoryview(data).cast("B")
     at = 0
     while at < len(view):
-        try:
-            told, used = _structure(bytes(view[at : at + MAX_HEADER]), 0)
-        except IndexError:
-            text = "the header of a page ends behind its column, or has more than"
-            raise ValueError(f"{text} {MAX_HEADER} bytes") from None
+        told, used = _header(view[at : at + MAX_HEADER])
         kind, size, packed = told.get(1), told.get(2), told.get(3)
-        if kind not in _DETAILS:
+        if type(kind) is not int or kind not in _DETAILS:
             raise ValueError(f"a page is of kind {kind}")
         place, encoding = _DETAILS[kind]
         details = told.get(place)
@@ -121,6 +124,17 @@ def pages(data: Any) -> Iterator[Page]:
         if at > len(view):
             raise ValueError(f"a page ends {at - len(view)} bytes behind its column")
         yield Page(kind, numbers[0], *numbers[2:])
+
+
+def _header(view: memoryview) -> tuple[Fields, int]:
+    """Return the fields of the header of a page, and how long it is."""
+    for size in (USUAL_HEADER, MAX_HEADER):  # since most are short, and all are copied
+        try:
+            return _structure(bytes(view[:size]), 0)
+        except IndexError:
+            continue
+    text = "the header of a page ends behind its column, or has more than"
+    raise ValueError(f"{text} {MAX_HEADER} bytes")
 
 
 # Footers
@@ -197,9 +211,10 @@ def _column(kind: int, values: int, chunk: Chunk) -> bytes:
 def _structure(
     data: bytes, at: int, depth: int = 1, raw: dict[int, bytes] | None = None
 ) -> tuple[Fields, int]:
-    """Return the fields of a structure, and where it ends; ``None`` for what is no number.
+    """Return the fields of a structure, and where it ends; ``None`` for what is no I32.
 
-    Numbers and text are read in place, since a header is mostly that, and there are many.
+    What others may read in another way is refused, such as a field that is there twice. Numbers and
+    text are read in place, since a header is mostly that, and there are many.
 
     Args:
         raw: gets the bytes of each field.
@@ -216,6 +231,8 @@ def _structure(
         number += head >> 4
         if head < 16:
             number, at = _read_number(data, at)
+        if number in fields or number not in _FIELDS:
+            raise ValueError(f"there is a field of number {number}, or there are two")
         kind, start = head & 15, at
         value: Any = None
         if kind in _NUMBERS or kind == _BINARY:
@@ -224,9 +241,8 @@ def _structure(
             if value > 127:
                 value, at = _whole(data, at - 1)
             if kind == _BINARY:
-                value, at = None, at + value
-            else:
-                value = value >> 1 ^ -(value & 1)
+                at += value
+            value = value >> 1 ^ -(value & 1) if kind == _I32 else None
         elif kind == _STRUCT:
             value, at = _structure(data, at, depth + 1)
         else:

@@ -35,6 +35,8 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 MAX_FOLDER = 255
 
 _ESCAPED = re.compile(r"(\\u00[0-9A-Fa-f]{2})+")
+# pyarrow 26 crashes at exponents such as -999999999.
+_DECIMAL = re.compile(r"[+-]?[0-9]{0,80}(\.[0-9]{0,80})?([eE][+-]?[0-9]{1,3})?")
 _ZONED = re.compile(r"(Z|[+-][0-9]{2}:?[0-9]{2})$")
 
 
@@ -126,6 +128,8 @@ def partition_value(text: str | None, kind: Any) -> Any:
         return pa.scalar(found, kind)
     if pa.types.is_timestamp(kind) and kind.tz is not None and not _ZONED.search(text):
         text += "Z"
+    if pa.types.is_decimal(kind) and not _DECIMAL.fullmatch(text):
+        raise pa.ArrowInvalid(f"{text!r:.60} is no {kind}")
     return pa.scalar(text, pa.string()).cast(kind)
 
 

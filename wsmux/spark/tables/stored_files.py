@@ -11,6 +11,7 @@ pages that were looked at before; and a row group takes no more memory than it m
 from __future__ import annotations
 
 import json
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,10 +20,18 @@ from ...config import MIB
 from ...rpc import RiverError
 from ...runtime.lazy_imports import pa, pq
 from ..protocol import Code, Request, refusal
-from ..store.schemas import reading, relaxed
+from ..store.schemas import inside, reading, relaxed
 from .actions import DataFile
 from .data_files import Chunk as RowChunk
-from .data_files import RowGroups, chunks_of, is_coded, opened, read_file
+from .data_files import (
+    RowGroups,
+    chunks_of,
+    is_coded,
+    opened,
+    read_file,
+    read_open,
+    row_bytes,
+)
 from .folder import Folder
 from .parquet_format import CODECS, ENCODINGS, MAGIC, Chunk, Shape, check_pages
 
@@ -35,6 +44,9 @@ LEAST = 64 * 1024
 MAX_GROUP = 32 * MIB
 MAX_TOLD = MIB
 MAX_BLOCK = MAX_GROUP + 2 * MAX_TOLD
+
+# The most columns of a row group, those within others counted.
+MAX_LEAVES = 4096
 
 # Bytes of a row group that are decoded at once: all of it, as they are written here.
 AT_ONCE = 8 * MIB
@@ -65,19 +77,23 @@ def pass_file(
     Yields:
         Record batches; or a ``StoredGroup`` for each row group that has some of the rows.
     """
-    if file.size >= LEAST:
-        wanted = pa.schema([schema.field(name) for name in columns])
-        with opened(folder, file, shown) as source:
-            values = {name: v for name, v in file.partition.items() if name in columns}
-            about = {"file": shown, "partition": values}
-            with RowGroups(source, wanted, file.partition) as groups:
-                plan = _plan(groups, file.rows, span, about)
-            if plan is not None:
-                for told, runs in plan:
-                    pieces = [_read_at(source, *run) for run in runs]
-                    yield StoredGroup(told, [MAGIC, *pieces])
-                return
-    yield from read_file(folder, file, schema, columns, span, shown)
+    if file.size < LEAST:
+        yield from read_file(folder, file, schema, columns, span, shown)
+        return
+    wanted = pa.schema([schema.field(name) for name in columns])
+    with opened(folder, file, shown) as source:
+        footer = pq.read_metadata(source)
+        values = {name: v for name, v in file.partition.items() if name in columns}
+        about = {"file": shown, "partition": values}
+        with RowGroups(source, wanted, file.partition, footer, own=True) as groups:
+            spans = [each for each in groups.spans(file.rows, span) if each[1] < each[2]]
+            plan = _plan(groups, footer, spans, about)
+        if plan is None:
+            yield from read_open(source, file, wanted, span, footer, folder.far)
+            return
+        for told, runs in plan:
+            pieces = [_read_at(source, *run) for run in runs]
+            yield StoredGroup(told, [MAGIC, *pieces])
 
 
 # Where bytes are in a file, and how many.
@@ -85,21 +101,28 @@ Run = tuple[int, int]
 
 
 def _plan(
-    groups: RowGroups, rows: int | None, span: range, about: Mapping[str, Any]
+    groups: RowGroups,
+    footer: Any,
+    spans: Sequence[tuple[int, int, int]],
+    about: Mapping[str, Any],
 ) -> list[tuple[dict[str, Any], list[Run]]] | None:
     """Return what to tell of each row group, and what to read; ``None`` to decode the file here."""
-    footer, spans = groups.footer, list(groups.spans(rows, span))
-    if not str(footer.created_by).startswith(_WRITER) or not groups.known.names:
+    known = groups.known
+    if not str(footer.created_by).startswith(_WRITER) or not _is_flat(known):
         return None
-    columns = _columns(groups.known)
-    if not columns.flat:
+    columns = _columns(known)
+    there = [_nullable(groups.there.field(name)) for name in known.names]
+    if there != [_nullable(field) for field in columns.schema]:
         return None
     plan = []
     for place, start, end in spans:
-        chunks = {chunk.kind.path: chunk for chunk in chunks_of(footer, place, groups.columns)}
+        held_chunks = list(chunks_of(footer, place, groups.columns))
+        chunks = {chunk.kind.path: chunk for chunk in held_chunks}
         kinds = [_kind(chunks[path].kind) for path in columns.paths if path in chunks]
-        # Such as nanoseconds of others.
-        if kinds != columns.kinds or any(map(_repeats, chunks.values())):
+        # Such as nanoseconds of others; or names with dots, by which paths are the same.
+        if kinds != columns.kinds or len(chunks) < len(held_chunks):
+            return None
+        if any(map(_repeats, held_chunks)):
             return None
         found = [chunks[path].told for path in columns.paths]
         decoded = sum(chunk.decoded for chunk in chunks.values())
@@ -146,15 +169,16 @@ def _joined(runs: Iterable[Run]) -> list[Run]:
 
 def _told(found: Sequence[Any], runs: Sequence[Run]) -> list[list[Any]]:
     """Return where each column is in the pieces that are sent, and what it is."""
-    starts, start = {}, len(MAGIC)
-    for at, size in runs:
-        starts[at] = start
+    starts, start = [], len(MAGIC)
+    for _, size in runs:
+        starts.append(start)
         start += size
+    firsts = [at for at, _ in runs]
     chunks = []
     for told in found:
         at, packed = _run(told)
-        first = max(each for each in starts if each <= at)
-        place = starts[first] + at - first
+        run = bisect(firsts, at) - 1
+        place = starts[run] + at - firsts[run]
         encodings = [ENCODINGS[each] for each in told.encodings]
         codec, coded = CODECS[told.compression], bool(told.has_dictionary_page)
         size = told.total_uncompressed_size
@@ -171,15 +195,38 @@ def _read_at(source: Any, at: int, size: int) -> Any:
 
 
 class _Columns(NamedTuple):
-    """The columns of a file, or those within them: by their paths, and what the format knows.
+    """The columns of a file under a schema, or those within them: by their paths and kinds."""
 
-    ``flat``: none is a list, of which a few bytes may have any number of values.
-    """
-
+    schema: Any
     paths: list[str]
     kinds: list[tuple[Any, ...]]
-    flat: bool
     shape: Shape
+
+
+def _is_flat(schema: Any) -> bool:
+    """Return whether all columns, not too many, have one plain value in each row, or structs do.
+
+    A list may have any number of values in a few bytes, and text under an extension type is not
+    kept as a dictionary.
+    """
+    leaves = 0
+    left = [field.type for field in schema]
+    while left:
+        kind = left.pop()
+        if pa.types.is_struct(kind):
+            left.extend(field.type for field in kind)
+            leaves += not kind.num_fields
+        elif kind.num_fields or isinstance(kind, pa.BaseExtensionType):
+            return False
+        leaves += 1
+        if leaves > MAX_LEAVES:
+            return False
+    return leaves > 0
+
+
+def _nullable(field: Any) -> tuple[Any, ...]:
+    """Return whether a column, and those within it, may be null."""
+    return field.nullable, *map(_nullable, inside(field.type))
 
 
 @lru_cache(16)
@@ -191,8 +238,7 @@ def _columns(schema: Any) -> _Columns:
     columns = pq.read_metadata(pa.BufferReader(file)).schema
     kinds = [columns.column(place) for place in range(len(columns))]
     shape = Shape(file.to_pybytes(), [kind.physical_type for kind in kinds])
-    flat = not any(kind.max_repetition_level for kind in kinds)
-    return _Columns([kind.path for kind in kinds], list(map(_kind, kinds)), flat, shape)
+    return _Columns(schema, [kind.path for kind in kinds], list(map(_kind, kinds)), shape)
 
 
 def _kind(kind: Any) -> tuple[Any, ...]:
@@ -217,21 +263,28 @@ def read_group(told: Mapping[str, Any], data: Any, wanted: Any) -> Iterator[Any]
     request = Request(told)
     shown, rows = request.text("file"), request.whole("rows")
     start, end = request.whole("start"), request.whole("end")
+    if not start < end <= rows:
+        raise _malformed("start", "be below end, and end not above rows")
     known, partition = _known(request, wanted), _partition(told.get("partition"))
     chunks = list(_chunks(told.get("chunks")))
     with reading(shown):
+        if not _is_flat(known):
+            raise ValueError("a row group has lists, an extension type, or too many columns")
+        columns = _columns(known)
+        if len(chunks) != len(columns.paths) or sum(chunk.packed for chunk in chunks) > len(data):
+            text = f"{len(chunks)} columns are told of, for {len(columns.paths)} and"
+            raise ValueError(f"{text} {len(data)} bytes")
         for chunk in chunks:
             if chunk.at + chunk.packed > len(data):
                 raise ValueError(f"a column ends behind the {len(data)} bytes that there are")
             check_pages(data.slice(chunk.at, chunk.packed), rows, chunk.size, chunk.encodings)
-        columns = _columns(known)
-        if not columns.flat:
-            raise ValueError("a column of a row group has lists")
         footer = pq.read_metadata(pa.BufferReader(columns.shape.footer(rows, chunks)))
         parts = list(chunks_of(footer, 0, known.names))
         if any(map(_repeats, parts)):
             raise ValueError("text within a column of a row group has a dictionary")
+        missing = [field for field in wanted if field.name not in set(known.names)]
         decoded = sum(part.decoded for part in parts)
+        decoded += sum(row_bytes(each.type, partition.get(each.name)) for each in missing)
         if decoded > MAX_GROUP:
             raise ValueError(f"a row group has {decoded} bytes; up to {MAX_GROUP} are accepted")
         file = pa.BufferReader(data)
@@ -271,7 +324,7 @@ def _chunks(told: object) -> Iterator[Chunk]:
             raise _malformed("chunks", f"be lists of {len(Chunk._fields)}")
         chunk = Chunk(*each)
         numbers = (chunk.at, chunk.packed, chunk.size)
-        whole = all(type(number) is int and number >= len(MAGIC) for number in numbers)
+        whole = all(type(n) is int and len(MAGIC) <= n <= MAX_GROUP for n in numbers)
         known = type(chunk.codec) is int and chunk.codec in CODECS.values()
         known = known and type(chunk.coded) is bool and _are_known(chunk.encodings)
         if not (whole and known):
