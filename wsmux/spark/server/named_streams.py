@@ -128,13 +128,11 @@ class ReadStream(NamedStream):
         request = Request(header)
         table, empty, stored = self._table(request), request.flag("empty"), request.flag("stored")
         rows = table.stored if stored and table.stored is not None else table.batches
+        write = send_stored if stored else send
 
         def serve(stream: Stream) -> None:
             try:
-                if stored:
-                    guarded(send_stored)(stream, table.schema, rows, self._limits, empty)
-                else:
-                    guarded(send)(stream, table.schema, rows, self._limits, empty)
+                guarded(write)(stream, table.schema, rows, self._limits, empty)
             except RiverError as error:
                 _log.warning("a read failed: %s", error)
                 stream.write(FAILURE + refusal_line(error))

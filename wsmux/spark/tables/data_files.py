@@ -33,7 +33,6 @@ __all__ = [
     "opened",
     "read_file",
     "read_open",
-    "row_bytes",
     "rows_in",
 ]
 
@@ -180,6 +179,7 @@ class RowGroups:
         there: the schema that the file has in Arrow.
         known: the schema of the wanted columns that it has.
         columns: their names, or one that is not wanted if there is none.
+        more: about how many bytes what the file has not takes in each row.
 
     Raises:
         pa.ArrowException, OSError, ValueError: by all methods; it is damaged.
@@ -214,7 +214,7 @@ class RowGroups:
         self.known = pa.schema([field for field in wanted if field.name in names])
         self.columns = self.known.names or self.there.names[:1]
         missing = [field for field in wanted if field.name not in names]
-        self._more = sum(row_bytes(each.type, partition.get(each.name)) for each in missing)
+        self.more = sum(_row_bytes(each.type, partition.get(each.name)) for each in missing)
 
     def __enter__(self) -> Self:
         return self
@@ -233,7 +233,7 @@ class RowGroups:
     def read(self, place: int, start: int, end: int) -> Iterator[Any]:
         """Yield rows of a row group, in batches of about ``READ_BYTES``."""
         rows = _rows_at_once(self._footer, place, self.columns, self._coded, self._at_once)
-        rows = min(rows, max(1, self._at_once // max(1, self._more)))
+        rows = min(rows, max(1, self._at_once // max(1, self.more)))
         at = 0
         for batch in self._file.iter_batches(rows, row_groups=[place], columns=self.columns):
             first, last = max(start - at, 0), min(end - at, batch.num_rows)
@@ -246,16 +246,16 @@ class RowGroups:
                 break
 
 
-def row_bytes(kind: Any, text: str | None = None) -> int:
+def _row_bytes(kind: Any, text: str | None = None) -> int:
     """Return about how many bytes a value takes in each row: of a partition, or a null."""
     if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size) * row_bytes(kind.value_type)
+        return int(kind.list_size) * _row_bytes(kind.value_type)
     if pa.types.is_fixed_size_binary(kind):
         return int(kind.byte_width)
     if isinstance(kind, pa.BaseExtensionType):
-        return row_bytes(kind.storage_type)
+        return _row_bytes(kind.storage_type)
     if pa.types.is_struct(kind):
-        return sum(row_bytes(field.type) for field in kind)
+        return sum(_row_bytes(field.type) for field in kind)
     return len(text or "") * 4 + 16
 
 

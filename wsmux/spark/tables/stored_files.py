@@ -30,7 +30,6 @@ from .data_files import (
     opened,
     read_file,
     read_open,
-    row_bytes,
 )
 from .folder import Folder
 from .parquet_format import CODECS, ENCODINGS, MAGIC, Chunk, Shape, check_pages
@@ -282,13 +281,10 @@ def read_group(told: Mapping[str, Any], data: Any, wanted: Any) -> Iterator[Any]
         parts = list(chunks_of(footer, 0, known.names))
         if any(map(_repeats, parts)):
             raise ValueError("text within a column of a row group has a dictionary")
-        missing = [field for field in wanted if field.name not in set(known.names)]
-        decoded = sum(part.decoded for part in parts)
-        decoded += sum(row_bytes(each.type, partition.get(each.name)) for each in missing)
+        group = RowGroups(pa.BufferReader(data), wanted, partition, footer, at_once=AT_ONCE)
+        decoded = sum(part.decoded for part in parts) + group.more
         if decoded > MAX_GROUP:
             raise ValueError(f"a row group has {decoded} bytes; up to {MAX_GROUP} are accepted")
-        file = pa.BufferReader(data)
-        group = RowGroups(file, wanted, partition, footer, at_once=AT_ONCE)
     with group:
         batches = group.read(0, start, end)
         while (batch := _next(batches, shown)) is not None:
