@@ -557,7 +557,8 @@ class Multiplexer:
             self._handle_and_note(messages, wakes)
         finally:
             # Whatever was raised: a stream that has ended is known to nobody else any more.
-            wake(wakes)
+            if wakes:
+                wake(wakes)
 
     def _handle_and_note(self, messages: list[Received], wakes: list[Parker]) -> None:
         """Handle messages; leave in ``wakes`` whoever has not been woken."""
@@ -570,7 +571,7 @@ class Multiplexer:
                 wake(wakes)
             if part is not messages:
                 self.flush()  # send the answers before they are too many
-        held = self._held()
+        held = table.unread + self.protocol.held()
         # Is there more to do than handling messages of open streams? Checked without the mutex: a
         # thread that changes these afterwards wakes this one.
         if (

@@ -290,12 +290,13 @@ class Stream(io.RawIOBase):
 
         The failure may run application code, so the caller raises it after releasing the mutex.
         """
-        multiplexer, record = self._multiplexer, self._record
-        transport = multiplexer.transport
-        multiplexer.check_forked_locked()
+        record, transport = self._record, self._multiplexer.transport
+        if transport.in_child:
+            transport.check_locked()
         if record.reading:
             raise ConcurrencyError(f"another thread is reading stream {record.number}")
-        enough = min(enough, record.low_water)
+        if enough > record.low_water:
+            enough = record.low_water
         while not (record.buffer.size >= enough and wanted):
             if record.buffer.size and (record.ended or transport.error is not None):
                 break

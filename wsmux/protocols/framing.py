@@ -212,7 +212,7 @@ class Framing(ABC):
 
     @abstractmethod
     def _parse(self, frames: list[Received]) -> bool:
-        """Parse one frame; return whether there was a complete one."""
+        """Parse one complete frame, or several; return whether there may be another one."""
 
     @abstractmethod
     def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:

@@ -447,8 +447,10 @@ class NativeProtocol(AckBacklogProtocol):
         if not size:
             self._note_empty()
             return
-        if not stream.window.receive(size):
+        window = stream.window
+        if size > window.available:
             return self._overflowed(stream, size)
+        window.available -= size
         # Equivalent to DataReceived(...), at half the cost: one is created for every message.
         self._events.append(_new(DataReceived, (stream_id, bytes(data[offset:]))))
 
@@ -695,7 +697,8 @@ class NativeProtocol(AckBacklogProtocol):
         if size > credit.available or size > self._max_frame:
             size = min(credit.available, self._max_frame)
         if size:
-            credit.spend(size)
+            credit.available -= size  # as ``spend`` does, but for the check
+            credit.unacknowledged += size
             body = data if size == len(data) else data[:size]
             self._data.append((stream.data_head, body))
             self.data_frames += 1

@@ -66,8 +66,9 @@ class WebSocketFraming(Framing):
         self._keeps_boundaries = keeps_boundaries
         self._rest = 0  # bytes to come of a frame passed on in pieces
         self._rest_key = b""  # their mask
-        self._masks = role is Role.CLIENT
-        self._wanted_mask = 0 if self._masks else _MASKED  # RFC 6455 section 5.1
+        # RFC 6455 section 5.1
+        self._sent_mask = _MASKED if role is Role.CLIENT else 0
+        self._wanted_mask = _MASKED - self._sent_mask
         self._kind: Opcode | None = None  # of the message whose fragments are arriving
         # The fragments so far, in one block: many small pieces, freed among those of other
         # connections, would leave holes of the same total size.
@@ -92,42 +93,45 @@ class WebSocketFraming(Framing):
         if self._rest:
             self._piece(frames)
             return True
-        buffer, start, end = self._buffer, self._start, self._end
-        payload = start + 2
-        if payload > end:
-            return False
-        first, second = buffer[start], buffer[start + 1]
-        if (
-            first != _WHOLE_BINARY
-            or second & _MASKED != self._wanted_mask
-            or self._kind is not None
-        ):
-            self._check_head(first, second)
-        size = second & _LENGTH
-        if size > _SHORT:
-            layout, shortest, payload = _LENGTHS[size]
-            payload += start
-            if payload > end:
+        buffer, view, start, end = self._buffer, self._view, self._start, self._end
+        wanted_mask, limit = self._wanted_mask, self.max_message_size - len(self._message)
+        usual = _WHOLE_BINARY if self._kind is None else -1
+        while (masked := start + 2) <= end:
+            first, second = buffer[start], buffer[start + 1]
+            plain = first == usual and second & _MASKED == wanted_mask
+            if not plain:
+                self._check_head(first, second)
+            size = second & _LENGTH
+            if size > _SHORT:
+                layout, shortest, header = _LENGTHS[size]
+                masked = start + header
+                if masked > end:
+                    break
+                (size,) = layout.unpack_from(buffer, start + 2)
+                if not shortest <= size <= _LONG:
+                    self._wrong_size(size)
+            payload = masked + 4 if wanted_mask else masked
+            if size > limit and first & _OPCODE < _CLOSE:
+                self._start, self._wanted = start, 0
+                return self._too_big(first, size, masked, payload)
+            stop = payload + size
+            if stop > end:
+                self._start, self._wanted = start, stop - start
                 return False
-            size = layout.unpack_from(buffer, start + 2)[0]
-            if not shortest <= size <= _LONG:
-                self._wrong_size(size)
-        masked = payload
-        if self._wanted_mask:
-            payload += 4
-        if size + len(self._message) > self.max_message_size and first & _OPCODE < _CLOSE:
-            return self._too_big(first, size, masked, payload)
-        stop = payload + size
-        if stop > end:
-            self._wanted = stop - start
-            return False
-        self._start, self._wanted = stop, 0
-        data: Buffer = self._view[payload:stop]
-        if self._wanted_mask:
-            data = mask(data, bytes(buffer[masked:payload]))
-        if first == _WHOLE_BINARY:
+            data: Buffer = view[payload:stop]
+            if wanted_mask:
+                data = mask(data, bytes(buffer[masked:payload]))
+            start = stop
+            if not plain:
+                self._start, self._wanted = start, 0
+                self._add(first, data, frames)
+                return True
             frames.append((_BINARY, data))
-            return True
+        self._start, self._wanted = start, 0
+        return False
+
+    def _add(self, first: int, data: Buffer, frames: list[Received]) -> None:
+        """Add a frame that is not a whole binary message."""
         opcode = first & _OPCODE
         if opcode >= _CLOSE:
             self.controls = True
@@ -136,7 +140,6 @@ class WebSocketFraming(Framing):
             frames.append(_whole(Opcode(opcode), data))
         else:
             self._fragment(opcode, bool(first & _FIN), data, frames)
-        return True
 
     def _check_head(self, first: int, second: int) -> None:
         opcode = first & _OPCODE
@@ -156,7 +159,9 @@ class WebSocketFraming(Framing):
         elif not opcode and self._kind is None:
             raise FrameError("continuation frame without a message to continue")
         if second & _MASKED != self._wanted_mask:
-            raise FrameError("masked frame from the server" if self._masks else "unmasked frame")
+            raise FrameError(
+                "masked frame from the server" if self._sent_mask else "unmasked frame"
+            )
 
     def _wrong_size(self, size: int) -> None:
         if size > _LONG:
@@ -215,13 +220,16 @@ class WebSocketFraming(Framing):
     def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
         head, body = message
         size = len(head) + len(body)
-        if not self._masks:
-            header = _header(kind, size, 0)
+        if size <= _SHORT:
+            header = bytes((_FIN | kind, self._sent_mask | size))
+        else:
+            header = _header(kind, size, self._sent_mask)
+        if not self._sent_mask:
             if size < _JOIN_BELOW:
                 return [b"".join((header, head, body))]
             return [header + head, body]
         key = os.urandom(4)
-        header = _header(kind, size, _MASKED) + key
+        header += key
         if size < _JOIN_BELOW:
             return [header + mask(b"".join((head, body)), key)]
         return [header + mask(head, key), mask(body, rotate(key, len(head)))]
@@ -241,9 +249,8 @@ def _whole(kind: Opcode, data: Buffer) -> Received:
 
 
 def _header(kind: Opcode, size: int, masked: int) -> bytes:
+    """Return the header of a frame of more than 125 bytes."""
     first = _FIN | kind
-    if size <= _SHORT:
-        return bytes((first, masked | size))
     if size <= _MEDIUM:
         return _MEDIUM_HEADER.pack(first, masked | _SHORT + 1, size)
     return _LONG_HEADER.pack(first, masked | _SHORT + 2, size)

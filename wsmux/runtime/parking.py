@@ -119,13 +119,14 @@ class EventParker(Parker):
         unparked_itself: the thread has, since ``begin_beside``.
     """
 
-    __slots__ = ("__weakref__", "_beside", "_fd", "_poll", "_reader", "unparked_itself")
+    __slots__ = ("__weakref__", "_beside", "_both", "_fd", "_poll", "_reader", "unparked_itself")
 
     def __init__(self) -> None:
         self._fd = self._beside = -1
         self._reader = 0  # the thread that reads beside, see ``park_beside``
         self.unparked_itself = False
-        self._poll: poll | None = None
+        self._poll: poll | None = None  # finds ``_fd``
+        self._both = poll()  # finds that and ``_beside``
         self._fd = os.eventfd(0, os.EFD_CLOEXEC)
         _events.add(self)
 
@@ -146,27 +147,32 @@ class EventParker(Parker):
 
     def park(self, deadline: Deadline) -> None:
         seconds = deadline.park_seconds()
-        if seconds >= 0 and not self._poller().poll(seconds * 1000):
-            return
+        if seconds >= 0:
+            if self._poll is None:
+                self._poll = self._poll_of(self._fd)
+            if not self._poll.poll(seconds * 1000):
+                return
         os.read(self._fd, 8)
 
-    def _poller(self) -> poll:
-        if self._poll is None:
-            self._poll = poll()
-            self._poll.register(self._fd, POLLIN)
-        return self._poll
+    @staticmethod
+    def _poll_of(*fds: int) -> poll:
+        made = poll()
+        for fd in fds:
+            made.register(fd, POLLIN)
+        return made
 
     def begin_beside(self, fd: int) -> None:
         """Let the calling thread wait for a descriptor, too, until ``end_beside``."""
+        if fd != self._beside:  # mostly it is that of the last time
+            self._beside = -1
+            self._both = self._poll_of(self._fd, fd)
+            self._beside = fd
         self.unparked_itself = False
         self._reader = threading.get_ident()
-        self._beside = fd  # first: whatever is raised, ``end_beside`` finds it
-        self._poller().register(fd, POLLIN)
 
     def park_beside(self, deadline: Deadline) -> bool:
         """Park as ``park`` does, or until the descriptor is readable; return whether it is that."""
-        seconds = deadline.park_seconds()
-        found = self._poller().poll(None if seconds < 0 else seconds * 1000)
+        found = self._both.poll(None if deadline.at is None else deadline.park_seconds() * 1000)
         if len(found) == 1 and found[0][0] == self._beside:
             return True
         if found:
@@ -175,10 +181,6 @@ class EventParker(Parker):
 
     def end_beside(self) -> bool:
         """Wait for the descriptor no more; return whether the thread has unparked itself."""
-        if self._beside >= 0:
-            with suppress(KeyError):  # interrupted before it was registered, or after this
-                self._poller().unregister(self._beside)
-            self._beside = -1
         self._reader = 0
         itself, self.unparked_itself = self.unparked_itself, False
         return itself
@@ -190,10 +192,8 @@ class EventParker(Parker):
         self._polled(None)
 
     def _polled(self, timeout: int | None) -> list[tuple[int, int]]:
-        poller = poll()  # not ``self._poll``, which one thread at a time may use
-        if self._fd >= 0:
-            poller.register(self._fd, POLLIN)
-        return poller.poll(timeout)
+        # Not ``self._poll``, which one thread at a time may use.
+        return self._poll_of(*[self._fd] * (self._fd >= 0)).poll(timeout)
 
     # ``close`` is bound here: at interpreter exit a parker may be freed after the globals are gone.
     def close(self, close: Callable[[int], None] = os.close) -> None:

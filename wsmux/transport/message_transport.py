@@ -63,7 +63,7 @@ from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
 from ..runtime.memory import PRESSURE, REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import EventParker, OneShotEvent, Parker, Waiter, WaitQueue, wake
-from ..runtime.signals import held_back
+from ..runtime.signals import held_back, in_main_thread
 from ..runtime.threads import register
 from .fair_queue import Frame
 from .keepalive import KeepAlive, Ping, Pings
@@ -115,6 +115,8 @@ class FrameReader:
         close_payload: the payload of the peer's close frame, until it is processed.
         peer_closed: a close frame was received.
         recorder: the flight recorder, if configured.
+        pings_and_pongs: those of the last ``read``, with their places among its messages, until
+            ``in_order`` has split it.
     """
 
     def __init__(self, sock: Socket, framing: Framing) -> None:
@@ -123,7 +125,7 @@ class FrameReader:
         self.close_payload: bytes | None = None
         self.peer_closed = False
         self.recorder: FrameTap | None = None
-        self._pings_and_pongs: list[tuple[int, Opcode, bytes]] = []  # with its place among messages
+        self.pings_and_pongs: list[tuple[int, Opcode, bytes]] = []
         self._socket = sock
         self._framing = framing
 
@@ -143,14 +145,12 @@ class FrameReader:
 
     def in_order(self, messages: list[Received]) -> list[Part]:
         """Split the last result of ``read`` after the pings and pongs received in between."""
-        if not self._pings_and_pongs:
-            return [(messages, [])]
         parts: list[Part] = []
         start = 0
-        for before, group in groupby(self._pings_and_pongs, itemgetter(0)):
+        for before, group in groupby(self.pings_and_pongs, itemgetter(0)):
             parts.append((messages[start:before], [control[1:] for control in group]))
             start = before
-        self._pings_and_pongs.clear()
+        self.pings_and_pongs.clear()
         parts.append((messages[start:], []))
         return parts
 
@@ -159,7 +159,7 @@ class FrameReader:
         self._socket = sock
         self.ended = self.peer_closed = False
         self.close_payload = None
-        self._pings_and_pongs.clear()
+        self.pings_and_pongs.clear()
 
     def _sort(self, frames: list[Received]) -> list[Received]:
         """Separate control frames; return the messages, which are valid even before a failure."""
@@ -173,7 +173,7 @@ class FrameReader:
                 self.peer_closed = True
                 self.close_payload = bytes(data)
             else:
-                self._pings_and_pongs.append((len(messages), kind, bytes(data)))
+                self.pings_and_pongs.append((len(messages), kind, bytes(data)))
         return messages
 
 
@@ -643,10 +643,13 @@ class MessageTransport:
                 self._set_look()
             if not messages and not limits.reading:
                 self._keep_time()
-        for part, controls in frame_reader.in_order(messages or []):
-            yield part
-            if controls:
-                self._answer(controls)
+        if frame_reader.pings_and_pongs:
+            for part, controls in frame_reader.in_order(messages or []):
+                yield part
+                if controls:
+                    self._answer(controls)
+        else:
+            yield messages or []
         if self.resumes and framing.due:
             self._account()
         allocated = framing.allocated() - self._reported
@@ -938,14 +941,7 @@ class MessageTransport:
         Args:
             mutex: what guards ``place``, and is held; the same for all that wait here.
         """
-        leads = (
-            self._waiting < LEADS_BELOW
-            and self.handle is not None
-            and self._poller.lends
-            and self._poller.fd >= 0
-            and not self._framing.filled
-            and not self._paused
-        )
+        leads = self._waiting < LEADS_BELOW and self._poller.lends and not self._framing.filled
         self._waiting += 1
         try:
             place.wait(mutex, deadline, self._lead if leads else None)
@@ -956,30 +952,41 @@ class MessageTransport:
         """Park, and do rounds of receiving meanwhile."""
         over = False
         if isinstance(parker, EventParker):
-            # No handler finds the socket borrowed: it may use this connection, or close it.
-            with held_back(parker.interrupt):
-                try:
-                    fd = self._poller.lend(parker)
-                    if fd >= 0:
-                        parker.begin_beside(fd)
-                        over = self._lead_rounds(parker, deadline)
-                        over = parker.end_beside() or over
-                        self._poller.take_back(parker)
-                        if self._socket.hides_bytes and self._socket.pending():
-                            self._wakeup.set()
-                except BaseException:
-                    # Another thread may inject an exception at any step: all of it is done again.
-                    parker.end_beside()
-                    self._poller.take_back(parker)
-                    self._wakeup.set()
-                    raise
+            if in_main_thread():
+                # No handler finds the socket borrowed: it may use this connection, or close it.
+                with held_back(parker.interrupt):
+                    over = self._lead_beside(parker, deadline)
+            else:
+                over = self._lead_beside(parker, deadline)
         if not over:
             parker.park(deadline)
 
+    def _lead_beside(self, parker: EventParker, deadline: Deadline) -> bool:
+        """Borrow the socket for a wait; return whether that is over."""
+        poller = self._poller
+        try:
+            fd = poller.lend(parker)
+            if fd < 0:
+                return False
+            parker.begin_beside(fd)
+            over = self._lead_rounds(parker, deadline)
+            over = parker.end_beside() or over
+            poller.take_back(parker)
+            if self._socket.hides_bytes and self._socket.pending():
+                self._wakeup.set()
+            return over
+        except BaseException:
+            # Another thread may inject an exception at any step: all of it is done again.
+            parker.end_beside()
+            poller.take_back(parker)
+            self._wakeup.set()
+            raise
+
     def _lead_rounds(self, parker: EventParker, deadline: Deadline) -> bool:
         """Receive until the wait is over; return false if only the I/O thread can go on."""
-        while not deadline.expired():
-            if not (self._socket.pending() or parker.park_beside(deadline)):
+        while deadline.at is None or not deadline.expired():
+            hidden = self._socket.hides_bytes and self._socket.pending()
+            if not (hidden or parker.park_beside(deadline)):
                 break
             if not self._lead_round(parker):
                 return False
@@ -1008,7 +1015,8 @@ class MessageTransport:
                 text = "a read was interrupted in the middle of receiving"
                 self.abort(ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, text, "local"))
             raise
-        self.flush()
+        if self.queue.has_output():
+            self.flush()
         if late or not goes_on:
             self._wakeup.set()
         return goes_on

@@ -265,6 +265,15 @@ class SendQueue:
         """Return whether anything is queued for the socket."""
         return bool(self._old_flows or self._new_flows or self._control or self._out or self._pongs)
 
+    def _may_send(self) -> bool:
+        """Return whether anything is queued that is not held back."""
+        return bool(
+            self._out
+            or ((self._old_flows or self._new_flows) and not self.held_back)
+            or self._control
+            or self._pongs
+        )
+
     def taken_by_peer(self) -> int:
         """Return how many bytes the peer's system has acknowledged, as far as is known here."""
         return self.bytes_sent - self._socket.unacknowledged()
@@ -377,18 +386,10 @@ class SendQueue:
         """
         waiting = filling = False
         try:
-            while True:
-                if self.suspended or not (
-                    self._out
-                    or ((self._old_flows or self._new_flows) and not self.held_back)
-                    or self._control
-                    or self._pongs
-                ):
-                    rate = self._send_rate
-                    if rate.timing or rate.slow:
-                        rate.emptied(time.monotonic(), self.bytes_sent)
-                    return True
+            while not self.suspended:
                 if not self._left:
+                    if not self._may_send():
+                        break  # another thread has sent it
                     own = ticket > self._taken - self._out_frames
                     if not own or deadline is None or deadline.expired():
                         return False
@@ -397,16 +398,23 @@ class SendQueue:
                 filling = True
                 out = self._out or self._fill()
                 filling = False
-                if not out:
-                    continue  # its frames have just been dropped, or are held back
-                sent = self._socket.send(out)
+                # There are none if another thread has sent them, or they were dropped or held back.
+                sent = self._socket.send(out) if out else 0
                 if sent is not None:
                     self.bytes_sent += sent
-                    if len(out) == 1 and sent == len(out[0]):
+                    if sent == sum(map(len, out)):
                         out.clear()  # the usual case
                     else:
                         _advance(out, sent)
-                    continue
+                    # As ``_may_send``, without a call for each frame that is sent.
+                    if (
+                        self._out
+                        or ((self._old_flows or self._new_flows) and not self.held_back)
+                        or self._control
+                        or self._pongs
+                    ):
+                        continue
+                    break
                 waits = deadline is not None and ticket > self._taken - self._out_frames
                 if waits and not handlers_wait and in_main_thread():
                     return None
@@ -422,6 +430,10 @@ class SendQueue:
                 if not self._wait_writable(deadline, given_up):
                     return False
                 waiting = False
+            rate = self._send_rate
+            if rate.timing or rate.slow:
+                rate.emptied(time.monotonic(), self.bytes_sent)
+            return True
         except OSError as error:
             self._out.clear()
             if self._session is None:

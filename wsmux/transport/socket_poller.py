@@ -72,7 +72,8 @@ class SocketPoller:
         if events != self._wanted:
             with self._lock:
                 self._wanted = events
-                self._change()
+                lent = self.lent is not None
+                self.poller.modify(self.fd, events & ~READABLE if lent else events)
 
     def lend(self, parker: Parker) -> int:
         """Let the thread of a parker wait for received bytes; return the descriptor.
@@ -83,7 +84,7 @@ class SocketPoller:
             if self.lent is not None or self.fd < 0:
                 return -1
             self.lent = parker
-            self._change()
+            self.poller.modify(self.fd, self._wanted & ~READABLE)
             return self.fd
 
     def take_back(self, parker: Parker) -> None:
@@ -95,10 +96,7 @@ class SocketPoller:
             if self.lent is None or self.lent is parker:
                 self.lent = None
                 if self.fd >= 0:
-                    self._change()
-
-    def _change(self) -> None:
-        self.poller.modify(self.fd, self._wanted if self.lent is None else self._wanted & ~READABLE)
+                    self.poller.modify(self.fd, self._wanted)
 
     def close(self) -> None:
         """Release what was used for watching; for the I/O thread, at its end."""
