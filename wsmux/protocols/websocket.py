@@ -33,12 +33,7 @@ _WHOLE_BINARY = _FIN | int(_BINARY)
 _SHORT, _MEDIUM, _LONG = 125, 2**16 - 1, 2**63 - 1
 _MEDIUM_HEADER = struct.Struct(">BBH")
 _LONG_HEADER = struct.Struct(">BBQ")
-
-# For the length values 126 and 127: the layout, the minimum, the size of the header.
-_LENGTHS = {
-    _SHORT + 1: (struct.Struct(">H"), _SHORT + 1, 4),
-    _SHORT + 2: (struct.Struct(">Q"), _MEDIUM + 1, 10),
-}
+_UINT64 = struct.Struct(">Q")
 
 # Below this size, masking and sending one joined piece costs less than two.
 _JOIN_BELOW = 4096
@@ -102,13 +97,19 @@ class WebSocketFraming(Framing):
             if not plain:
                 self._check_head(first, second)
             size = second & _LENGTH
-            if size > _SHORT:
-                layout, shortest, header = _LENGTHS[size]
-                masked = start + header
+            if size == _SHORT + 1:
+                masked += 2
                 if masked > end:
                     break
-                (size,) = layout.unpack_from(buffer, start + 2)
-                if not shortest <= size <= _LONG:
+                size = buffer[start + 2] << 8 | buffer[start + 3]
+                if size <= _SHORT:
+                    self._wrong_size(size)
+            elif size > _SHORT:
+                masked += 8
+                if masked > end:
+                    break
+                (size,) = _UINT64.unpack_from(buffer, start + 2)
+                if not _MEDIUM < size <= _LONG:
                     self._wrong_size(size)
             payload = masked + 4 if wanted_mask else masked
             if size > limit and first & _OPCODE < _CLOSE:
