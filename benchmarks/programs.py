@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 
 from wsmux.cli.children import end, undisturbed
 from wsmux.runtime.deadline import Deadline
-from wsmux.storage.redis_client import FAILURES, redis_client
 
 __all__ = ["REDIS", "free_port", "program", "redis"]
 
@@ -74,6 +73,8 @@ def redis(name: str = REDIS) -> Iterator[str]:
 
 
 def _wait_for_redis(url: str, process: subprocess.Popen[bytes]) -> None:
+    from wsmux.storage.redis_client import FAILURES, redis_client  # which other variants lack
+
     client = redis_client(url)
     deadline = Deadline(PATIENCE)
     try:

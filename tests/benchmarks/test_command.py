@@ -16,6 +16,8 @@ from benchmarks.results import Figures, Pass
 from wsmux.cli.terminal import CommandError
 from wsmux.rpc.testing import Clock
 
+from ..helpers.benchmark_commands import run
+
 ENVIRONMENT = {
     "machine": {"cpu": "a CPU", "cores": 2, "architecture": "x86_64", "memory_gib": 8},
     "load": [0.1, 0.2, 0.3],
@@ -65,6 +67,24 @@ def test_people_are_told(find: Find, capsys: pytest.CaptureFixture[str]) -> None
     assert "800 (790-810)" in text
     assert "1.6 (1.5-1.6), 1 failed" in text
     assert "met     wsmux, upload, pinned: 8.00 x raw" in text
+
+
+def test_it_runs_without_what_only_some_variants_need() -> None:
+    """A variant may be measured by a Python that has little else installed."""
+    without = (
+        "cryptography",
+        "flask",
+        "grpc",
+        "gunicorn",
+        "msgpack",
+        "pyspark",
+        "redis",
+        "requests",
+    )
+    done = run("--peers", "nobody", without=without)
+    assert done.returncode == USAGE
+    assert b"nobody" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_check_fails_when_something_is_missed(find: Find) -> None:
