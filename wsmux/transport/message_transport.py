@@ -60,6 +60,7 @@ from ..protocols.base import MAX_ID, Message, Role
 from ..protocols.framing import Framing, Opcode, Received, decode_close, encode_close
 from ..runtime import clock, fork
 from ..runtime.deadline import LONGEST_WAIT, Deadline
+from ..runtime.heap import keep_freed_memory
 from ..runtime.logs import logger
 from ..runtime.memory import PRESSURE, REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import EventParker, OneShotEvent, Parker, Waiter, WaitQueue, wake
@@ -360,6 +361,7 @@ class MessageTransport:
         self._paused = False  # reading is paused: see _limit_process_memory
         fork.register(self)
         register(self)
+        keep_freed_memory()
 
     def __repr__(self) -> str:
         state = "open" if self.error is None else f"ended: {self.error}"
