@@ -571,7 +571,7 @@ class Multiplexer:
                 wake(wakes)
             if part is not messages:
                 self.flush()  # send the answers before they are too many
-        held = table.unread + self.protocol.held()
+        held = table.unread + self.protocol.held()  # as ``_held``, for each batch without a call
         # Is there more to do than handling messages of open streams? Checked without the mutex: a
         # thread that changes these afterwards wakes this one.
         if (

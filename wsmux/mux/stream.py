@@ -291,7 +291,7 @@ class Stream(io.RawIOBase):
         The failure may run application code, so the caller raises it after releasing the mutex.
         """
         record, transport = self._record, self._multiplexer.transport
-        if transport.in_child:
+        if transport.in_child:  # as ``check_forked_locked``, for each wait without a call
             transport.check_locked()
         if record.reading:
             raise ConcurrencyError(f"another thread is reading stream {record.number}")

@@ -450,7 +450,7 @@ class NativeProtocol(AckBacklogProtocol):
         window = stream.window
         if size > window.available:
             return self._overflowed(stream, size)
-        window.available -= size
+        window.available -= size  # as ``receive`` does
         # Equivalent to DataReceived(...), at half the cost: one is created for every message.
         self._events.append(_new(DataReceived, (stream_id, bytes(data[offset:]))))
 

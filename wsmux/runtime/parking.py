@@ -126,7 +126,7 @@ class EventParker(Parker):
         self._reader = 0  # the thread that reads beside, see ``park_beside``
         self.unparked_itself = False
         self._poll: poll | None = None  # finds ``_fd``
-        self._both = poll()  # finds that and ``_beside``
+        self._both: poll  # finds that and ``_beside``; made with it
         self._fd = os.eventfd(0, os.EFD_CLOEXEC)
         _events.add(self)
 
@@ -193,7 +193,7 @@ class EventParker(Parker):
 
     def _polled(self, timeout: int | None) -> list[tuple[int, int]]:
         # Not ``self._poll``, which one thread at a time may use.
-        return self._poll_of(*[self._fd] * (self._fd >= 0)).poll(timeout)
+        return self._poll_of(*([self._fd] if self._fd >= 0 else [])).poll(timeout)
 
     # ``close`` is bound here: at interpreter exit a parker may be freed after the globals are gone.
     def close(self, close: Callable[[int], None] = os.close) -> None:
