@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.config import LEAST_RESUME_BUFFER
+from wsmux.config import KIB, LARGEST_RESUME_BUFFER, LEAST_RESUME_BUFFER
 from wsmux.exceptions import FrameError
 from wsmux.protocols.base import Buffer, Message
 from wsmux.protocols.resumption import (
@@ -29,6 +29,7 @@ from wsmux.protocols.resumption import (
     EPOCH_SIZE,
     KEPT_OVERHEAD,
     KEY_SIZE,
+    LEAST_KEPT,
     LONGEST_GREETING,
     NO_EPOCH,
     SESSION_SIZE,
@@ -451,6 +452,14 @@ def test_short_messages_count_as_the_memory_they_take() -> None:
     assert sender.allocated() > 0.7 * taken
     sender.acknowledged_up_to(sender.sent)
     assert sender.allocated() == 0
+
+
+@given(st.integers(LEAST_RESUME_BUFFER, LARGEST_RESUME_BUFFER))
+def test_few_messages_leave_room_for_a_batch_and_take_no_quarter_of_the_buffer(limit: int) -> None:
+    sender = Session(ID, limit, 60.0)
+    sender.sent = sender.few_bytes - 1
+    assert sender.allocated() + KEPT_OVERHEAD * (sender.few_messages - 1) < limit // 4
+    assert limit - max(sender.sent, LEAST_KEPT * sender.few_messages) > 64 * KIB
 
 
 def test_a_kept_message_is_the_object_that_was_sent() -> None:

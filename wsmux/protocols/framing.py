@@ -76,7 +76,7 @@ class Framing(ABC):
         filled: the last read filled the buffer, so more is probably waiting.
         controls: the last result of ``received`` contains control frames.
         has_controls: there are pings and close frames; otherwise the end of file is the end.
-        due: of a framing that acknowledges, the owner must look whether to do so.
+        due: of a framing that acknowledges, the owner must look whether to do so, and what is kept.
         pending: bytes of memory used by the fragments of an incomplete message.
         largest: the size up to which the receive buffer may grow if no message needs more.
     """

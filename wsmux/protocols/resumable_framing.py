@@ -46,7 +46,7 @@ class ResumableFraming(WebSocketFraming):
     Attributes:
         session: counts and keeps.
         closing: END was sent, and a close frame.
-        due: the owner has to look at acknowledgements; it resets this.
+        due: the owner has to look at acknowledgements, and at what is kept; it resets this.
         tap: the flight recorder's callback for sent messages that carry none of the inner wire.
         untold: received ones, each behind how many messages of a read; ``None`` if not recorded.
     """
@@ -125,14 +125,11 @@ class ResumableFraming(WebSocketFraming):
         pieces = self.encode_greeting(end[0])
         return b"".join(pieces) + super().encode_control(kind, payload)
 
-    def allocated(self) -> int:
-        """Return the bytes of an incomplete message, and of what is kept for the peer."""
-        return super().allocated() + self.session.allocated()
-
     def restart(self) -> None:
         """Drop an incomplete message of the previous carrier."""
         self._drop()
         self.failure = None
+        self.due = True
         self.filled = self.controls = False
         self._kind = None
         self.shrink()

@@ -286,6 +286,8 @@ class Session:
         limit: unacknowledged bytes beyond which no more data is sent.
         sent, acknowledged, received: positions.
         kept: what was sent and not acknowledged, in order.
+        few_bytes, few_messages: with less of both, there is room for a batch of 64 KiB, and what is
+            kept takes less than a quarter of ``limit``.
         peer_buffer: how many bytes the peer keeps.
         acknowledge_after: received bytes after which they are acknowledged at once.
         look_at: the received position at which the owner looks whether to acknowledge.
@@ -296,6 +298,8 @@ class Session:
     def __init__(self, session_id: bytes, limit: int, grace: float) -> None:
         self.id = session_id
         self.limit = limit
+        self.few_bytes = limit * 3 // 16
+        self.few_messages = limit // 16 // KEPT_OVERHEAD
         self.grace = grace
         self.key = bytes(KEY_SIZE)
         self.epoch = NO_EPOCH

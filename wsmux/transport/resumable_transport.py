@@ -24,7 +24,7 @@ from ..protocols.framing import Received
 from ..protocols.resumable_framing import ResumableFraming
 from ..protocols.resumption import Hello, PositionError, Refusal, Welcome
 from ..runtime import clock
-from ..runtime.deadline import LONGEST_WAIT, Deadline
+from ..runtime.deadline import LONGEST_WAIT
 from ..runtime.logs import logger
 from ..runtime.memory import Verdict, process_memory
 from .message_transport import IDLE, MessageTransport, Outage, PeerLimits
@@ -206,16 +206,6 @@ class ResumableTransport(MessageTransport):
             grace_left=self.grace_left(),
         )
 
-    def flush(
-        self,
-        ticket: int = 0,
-        deadline: Deadline | None = None,
-        given_up: Callable[[], bool] | None = None,
-    ) -> None:
-        super().flush(ticket, deadline, given_up)
-        if self.session.allocated() - self._reported >= self.session.limit // 4:
-            self.wake()  # the I/O thread reports what is kept, though the peer may send nothing
-
     def unacknowledged(self) -> int:
         return self.session.unacknowledged()
 
@@ -278,6 +268,7 @@ class ResumableTransport(MessageTransport):
         """Acknowledge what was received, and let data go on that was held back."""
         session = self.session
         self._sessions_framing.due = False
+        self.queue.kept = session.allocated()
         if self.queue.held_back and session.room() > 0:
             self.queue.held_back = False
         if -session.room() > session.limit + self.config.max_message_size:
@@ -295,7 +286,7 @@ class ResumableTransport(MessageTransport):
 
     def _give_up_memory(self, limit: str) -> None:
         kept = self.session.allocated()
-        if kept < self._framing.allocated() - kept:
+        if kept < self._framing.allocated():
             super()._give_up_memory(limit)
         else:
             self._give_up_unacknowledged(f"{kept} bytes kept until acknowledged exceed {limit}")
@@ -404,7 +395,8 @@ class ResumableTransport(MessageTransport):
 
     def _limit_kept(self) -> None:
         """Report the memory of what is kept; give up the session if it holds the most."""
-        limit, self._reported = self.config.max_process_buffer, self.session.allocated()
+        limit = self.config.max_process_buffer
+        self._reported = self.queue.kept = self.session.allocated()
         if process_memory.report(self, self._reported, limit) is Verdict.GIVE_UP:
             self.lose(
                 f"{self._reported} bytes kept for it exceed Config.max_process_buffer: {limit}"

@@ -36,7 +36,7 @@ from ..config import Config
 from ..protocols.base import Buffer, Message
 from ..protocols.framing import Framing, Opcode
 from ..protocols.resumable_framing import ACKNOWLEDGEMENT, ResumableFraming
-from ..protocols.resumption import LEAST_KEPT, Session
+from ..protocols.resumption import QUARTER, Session
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker, Waiter, wake
 from ..runtime.signals import held_back, in_main_thread
@@ -75,6 +75,8 @@ class SendQueue:
         sent: the ticket of the last data frame known to be passed to the socket; it may lag behind.
         suspended: a resumable transport has no socket, or a lost one.
         held_back: so much is unacknowledged that no data is taken; the I/O thread resets it.
+        kept: the bytes of memory that a session takes until the peer has acknowledged what was
+            sent, as the I/O thread has last counted them.
         failure: the error of the lost socket, if the sending thread noticed it.
     """
 
@@ -92,6 +94,7 @@ class SendQueue:
         self.bytes_sent = 0
         self.sent = 0
         self.suspended = self.held_back = False
+        self.kept = 0
         self.failure: OSError | None = None
         self.tap: Callable[[list[Frame]], None] | None = None
         self._socket = sock
@@ -477,10 +480,13 @@ class SendQueue:
             size = rate.quantum if rate.slow else BATCH_BYTES
             session = self._session
             if session is not None and (
-                session.limit - session.sent + session.acknowledged < size
-                or LEAST_KEPT * len(session.kept) >= session.limit
+                session.sent - session.acknowledged >= session.few_bytes
+                or len(session.kept) >= session.few_messages
             ):
                 size = min(size, self._room_locked(session))
+                if session.allocated() - self.kept >= session.limit // QUARTER:
+                    self._framing.due = True
+                    self._io_thread.set()  # to count it, though the peer may send nothing
             count = self._fair_queue.take(frames, size, BATCH_FRAMES)
             self._taken += count
             self._out_frames = count
