@@ -220,6 +220,32 @@ def test_a_handler_that_waits_for_something_else_is_held_once(clock: testing.Clo
         assert call.result() is True
 
 
+def test_a_handler_that_computes_is_waited_for(clock: testing.Clock) -> None:
+    def computes(_: Part) -> bool:
+        began = time.thread_time()
+        while time.thread_time() < began + 1.2 * fake_clock.HELD:
+            pass
+        return True
+
+    with testing.linked([staged(computes)], clock=clock) as link:
+        call = link.client.submit("test", "rpc", None)
+        clock.advance(0)
+        assert call.done()
+
+
+def test_seldom_looks_find_no_thread_held(
+    clock: testing.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine on which all threads are late: who looks rarely knows nothing of the rest."""
+    monkeypatch.setattr(fake_clock, "LOOK", 0.4 * fake_clock.HELD)
+    held = threading.Event()
+    service = staged(lambda part: held.wait(1.8 * fake_clock.HELD))
+    with testing.linked([service], clock=clock) as link:
+        call = link.client.submit("test", "rpc", None)
+        clock.advance(0)
+        assert call.done()
+
+
 class Parks:
     """What a thread parks on; it tells when that waits."""
 

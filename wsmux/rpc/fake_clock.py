@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
 from ..runtime import clock
 
@@ -23,11 +24,13 @@ __all__ = ["Clock"]
 # Seconds of real time between two looks at the threads.
 LOOK = 0.0002
 
-# Seconds of real time after which a thread waits for something else than this clock.
-HELD = 0.5
+# Seconds of real time after which a thread that does nothing waits for something else than this
+# clock, and those in which everything comes to rest.
+HELD, PATIENCE = 0.5, 20.0
 
-# Seconds of real time in which everything comes to rest.
-PATIENCE = 20.0
+# How many of them count at most between two looks: on a busy machine all threads are late, and if
+# the one that looks is, too, the others had no more time than it had.
+LONGEST_LOOK = 0.05
 
 
 class _Wait:
@@ -57,6 +60,37 @@ class _Wait:
         self.roused = False
 
 
+class _Outside:
+    """Count for how long a thread that does not wait for the clock has done nothing."""
+
+    __slots__ = ("_looked", "_ran", "_thread", "asleep")
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self._thread = thread
+        self._looked, self._ran = time.monotonic(), b""
+        self.asleep = 0.0
+
+    def look(self) -> None:
+        """Add the time since the last look, unless the thread has run or waits for a processor."""
+        now, (runs, ran) = time.monotonic(), _work(self._thread)
+        if not runs and ran == self._ran:
+            self.asleep += min(now - self._looked, LONGEST_LOOK)
+        self._looked, self._ran = now, ran
+
+
+def _work(thread: threading.Thread) -> tuple[bool, bytes]:
+    """Return whether a thread runs or waits for a processor, and what changes when it has run.
+
+    Only Linux tells that; elsewhere, a thread is taken for one that does nothing.
+    """
+    task = Path("/proc/self/task", str(thread.native_id))
+    try:
+        state = (task / "stat").read_bytes().rpartition(b") ")[2][:1]
+        return state == b"R", (task / "schedstat").read_bytes()
+    except OSError:  # the thread has ended, too
+        return False, b""
+
+
 class Clock:
     """A clock that stands still but for ``advance``, for ``linked``.
 
@@ -75,7 +109,7 @@ class Clock:
         self._waits: dict[int, _Wait] = {}  # by the ident of the thread
         self._order = count()
         self._moves = 0  # waits begun and ended
-        self._outside: dict[threading.Thread, float] = {}  # since when, in real time
+        self._outside: dict[threading.Thread, _Outside] = {}
         self._others: set[threading.Thread] = set()
 
     def monotonic(self) -> float:
@@ -88,7 +122,8 @@ class Clock:
         That includes what follows: messages have arrived, their handlers have run until they wait
         or end. Only callbacks of ``connect`` and ``serve`` may still be on their way. A handler
         that waits for something else has half a second of real time, and is not waited for from
-        then on until it waits for this clock again.
+        then on until it waits for this clock again. Where the system tells, on Linux, one that
+        computes is waited for.
 
         Each heartbeat on the way takes some real milliseconds: to let hours pass, give both ends
         ``Options`` with a long ``heartbeat_interval``.
@@ -176,11 +211,13 @@ class Clock:
 
     def _rest(self) -> None:
         """Wait until no thread of the library has anything to do."""
-        patience = time.monotonic() + PATIENCE
+        waited, looked = 0.0, time.monotonic()
         while (busy := self._busy()) is not None:
-            if time.monotonic() > patience:
+            if waited > PATIENCE:
                 raise RuntimeError(f"the thread {busy} did not come to rest in {PATIENCE:g} s")
             time.sleep(LOOK)
+            before, looked = looked, time.monotonic()
+            waited += min(looked - before, LONGEST_LOOK)
 
     def _busy(self) -> str | None:
         """Return the name of a thread that has something to do, if there is one.
@@ -207,7 +244,8 @@ class Clock:
 
     def _is_held(self, thread: threading.Thread) -> bool:
         with self._lock:
-            if thread.ident in self._waits:
-                return False  # by now it waits: until it works again, no time counts
-            since = self._outside.setdefault(thread, time.monotonic())
-        return time.monotonic() > since + HELD
+            outside = self._outside.get(thread)
+            if outside is None:
+                outside = self._outside[thread] = _Outside(thread)
+        outside.look()
+        return outside.asleep > HELD
