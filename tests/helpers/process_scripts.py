@@ -43,6 +43,9 @@ LIMIT = 120.0
 WAIT = 3.0
 PROMPT = 1.0
 
+# Seconds after which what does not come counts as stuck; a busy machine may take several.
+STUCK = 20.0
+
 # Seconds for a forked child to do what it has to and to exit; a machine may be busy.
 CHILD = 20.0
 
@@ -119,7 +122,7 @@ def wait_for(condition: Callable[[], object], seconds: float = WAIT) -> None:
 
 def comes_true(condition: Callable[[], object]) -> bool:
     try:
-        wait_for(condition, PROMPT)
+        wait_for(condition, STUCK)
     except AssertionError:
         return False
     return True
@@ -946,7 +949,7 @@ def read_what_is_left(stream: wsmux.Stream) -> None:
         while stream.read(64):
             pass
     except TimeoutError:
-        stream.timeout = PROMPT
+        stream.timeout = STUCK
 
 
 def stayed_empty(connection: wsmux.Connection) -> bool:
@@ -963,12 +966,12 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
             return "a lock is held for ever"
     if not stayed_empty(ours):
         return "a frame stays in the queue"
-    if ours.closed and not ours.wait_closed(PROMPT):
+    if ours.closed and not ours.wait_closed(STUCK):
         return "the connection is closing for ever"
-    stream.timeout = PROMPT
+    stream.timeout = STUCK
     try:
         if multiplexer_of(ours).protocol.may_ping() or PROTOCOL in ("wsmux", "js-ws"):
-            ours.ping(PROMPT)
+            ours.ping(STUCK)
         if name in ("write", "write-in-frames") and not stream.closed:
             in_daemon(read_until_error, bench.peer, threading.Event())
             stream.write(b"more")
@@ -983,7 +986,7 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
     if name in ("stream-close", "reset"):
         CALLS[name](bench)()
         try:
-            bench.peer.timeout = PROMPT
+            bench.peer.timeout = STUCK
             if bench.peer.read(1) and not ours.closed:
                 return "the peer reads on"
             bench.peer.write(bytes(400_000))
@@ -994,7 +997,7 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
         except TimeoutError as error:
             return f"the second call did nothing: {error}"
     bench.done()
-    if woken is not None and not woken.wait(PROMPT):
+    if woken is not None and not woken.wait(STUCK):
         return "a blocked reader of the stream is never woken"
     return ""
 

@@ -52,9 +52,9 @@ class Work:
         return self.wakeup.fd
 
     def step(self) -> bool:
+        self.wakeup.clear()  # first: who sees the step may wake this for the next one
         self.steps += 1
         self.ident = threading.get_ident()
-        self.wakeup.clear()
         self._action(self)
         if self.over:
             self.wakeup.close()
