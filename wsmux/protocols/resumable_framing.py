@@ -129,7 +129,7 @@ class ResumableFraming(WebSocketFraming):
         """Drop an incomplete message of the previous carrier."""
         self._drop()
         self.failure = None
-        self.due = True
+        self.due = True  # the next carrier acknowledges some of what is kept
         self.filled = self.controls = False
         self._kind = None
         self.shrink()

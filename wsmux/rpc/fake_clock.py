@@ -244,8 +244,6 @@ class Clock:
 
     def _is_held(self, thread: threading.Thread) -> bool:
         with self._lock:
-            outside = self._outside.get(thread)
-            if outside is None:
-                outside = self._outside[thread] = _Outside(thread)
+            outside = self._outside.setdefault(thread, _Outside(thread))
         outside.look()
         return outside.asleep > HELD

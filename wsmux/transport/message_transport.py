@@ -654,7 +654,7 @@ class MessageTransport:
             yield messages or []
         if self.resumes and framing.due:
             self._account()
-        allocated = framing.allocated() + queue.kept - self._reported
+        allocated = framing.allocated() + queue.kept_bytes - self._reported
         if (
             not -REPORT_STEP < allocated < REPORT_STEP
             or process_memory.total > self.config.max_process_buffer
@@ -806,12 +806,12 @@ class MessageTransport:
         framing, limit = self._framing, self.config.max_process_buffer
         self._saves = process_memory.total > limit * PRESSURE
         framing.save_memory(self._saves)
-        self._reported = framing.allocated() + self.queue.kept
+        self._reported = framing.allocated() + self.queue.kept_bytes
         waits = framing.held() >= REPORT_STEP
         verdict = process_memory.report(self, self._reported, limit, waits=waits)
         if verdict is Verdict.GIVE_UP:
             self._give_up_memory(f"Config.max_process_buffer: {limit}")
-            self._reported = framing.allocated() + self.queue.kept
+            self._reported = framing.allocated() + self.queue.kept_bytes
             process_memory.report(self, self._reported, limit)
         self._paused = verdict is Verdict.WAIT and self.error is None
 

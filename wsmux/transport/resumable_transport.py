@@ -268,7 +268,7 @@ class ResumableTransport(MessageTransport):
         """Acknowledge what was received, and let data go on that was held back."""
         session = self.session
         self._sessions_framing.due = False
-        self.queue.kept = session.allocated()
+        self.queue.kept_bytes = session.allocated()
         if self.queue.held_back and session.room() > 0:
             self.queue.held_back = False
         if -session.room() > session.limit + self.config.max_message_size:
@@ -396,7 +396,7 @@ class ResumableTransport(MessageTransport):
     def _limit_kept(self) -> None:
         """Report the memory of what is kept; give up the session if it holds the most."""
         limit = self.config.max_process_buffer
-        self._reported = self.queue.kept = self.session.allocated()
+        self._reported = self.queue.kept_bytes = self.session.allocated()
         if process_memory.report(self, self._reported, limit) is Verdict.GIVE_UP:
             self.lose(
                 f"{self._reported} bytes kept for it exceed Config.max_process_buffer: {limit}"

@@ -75,8 +75,8 @@ class SendQueue:
         sent: the ticket of the last data frame known to be passed to the socket; it may lag behind.
         suspended: a resumable transport has no socket, or a lost one.
         held_back: so much is unacknowledged that no data is taken; the I/O thread resets it.
-        kept: the bytes of memory that a session takes until the peer has acknowledged what was
-            sent, as the I/O thread has last counted them.
+        kept_bytes: the memory that a session takes until the peer has acknowledged what was sent,
+            as the I/O thread has last counted it.
         failure: the error of the lost socket, if the sending thread noticed it.
     """
 
@@ -94,7 +94,7 @@ class SendQueue:
         self.bytes_sent = 0
         self.sent = 0
         self.suspended = self.held_back = False
-        self.kept = 0
+        self.kept_bytes = 0
         self.failure: OSError | None = None
         self.tap: Callable[[list[Frame]], None] | None = None
         self._socket = sock
@@ -484,7 +484,7 @@ class SendQueue:
                 or len(session.kept) >= session.few_messages
             ):
                 size = min(size, self._room_locked(session))
-                if session.allocated() - self.kept >= session.limit // QUARTER:
+                if session.allocated() - self.kept_bytes >= session.limit // QUARTER:
                     self._framing.due = True
                     self._io_thread.set()  # to count it, though the peer may send nothing
             count = self._fair_queue.take(frames, size, BATCH_FRAMES)
